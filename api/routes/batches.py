@@ -17,8 +17,9 @@ from api.answers.presentation import json_response
 from api.principal import WithReadScope, WithScoreScope
 from api.requests.batch import read_batch
 from api.requests.body import received_body
-from api.requests.idempotency import REPLAYED
-from api.routes.sending import SenderOf
+from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.requests.prefer import Handling, is_strict
+from api.requests.sender import Sender
 from api.service import ServiceOf, StoreOf
 from jobs.file_batches.creating import cancel_batch, create_batch
 from jobs.file_batches.reading import batch_not_found, get_batch, list_batches
@@ -57,19 +58,25 @@ router = APIRouter(tags=["files and batches"])
     ),
     openapi_extra=json_body(BatchBody, examples=[EXAMPLE]),
 )
-async def create(request: Request, service: ServiceOf, sender: SenderOf) -> Response:
+async def create(
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
+) -> Response:
     """Have the requests in a file answered. With the 200 the batch is committed: nothing of it is lost afterwards.
 
     Each line is `{"custom_id", "method": "POST", "url", "body"}`; `url` is the endpoint of the batch. The answers come
     as files, in the order of the lines. A line that is wrong goes to the error file, and the others are scored.
     """
-    tenant = sender.principal.tenant
     async with received_body(request, service.reading.limits, service.threads) as data:
-        wanted, warnings = await service.bodies.read(request, tenant, read_batch, data, sender)
+        sender = Sender(principal, idempotency_key, is_strict(request, handling))
+        wanted, warnings = await service.bodies.read(request, principal.tenant, read_batch, data, sender)
     limits = service.reading.limits
-    no_room = await service.threads.sql_of(tenant, service.acceptance.storage_quota.refusal, tenant)
+    no_room = await service.threads.sql_of(principal.tenant, service.acceptance.storage_quota.refusal, principal.tenant)
     batch, is_replayed = await service.store.in_turn(
-        tenant,
+        principal.tenant,
         create_batch,
         wanted,
         limits.max_open_batches_per_tenant,

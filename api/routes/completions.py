@@ -8,8 +8,11 @@ from starlette.responses import Response
 from api.answers.completion_schemas import CompletionBody, CompletionResponse
 from api.answers.error_responses import secured
 from api.answers.openapi import json_body
+from api.principal import WithScoreScope
+from api.requests.idempotency import IdempotencyKey
+from api.requests.prefer import Handling, is_strict
+from api.requests.sender import Sender
 from api.routes.score import CALL_ERRORS, answer_call
-from api.routes.sending import SenderOf
 from api.service import ServiceOf
 from public_api import paths
 
@@ -24,10 +27,17 @@ EXAMPLE = {"prompt": "The capital of France is Paris", "max_tokens": 0, "echo": 
     responses=secured(*CALL_ERRORS),
     openapi_extra=json_body(CompletionBody, examples=[EXAMPLE]),
 )
-async def complete(request: Request, service: ServiceOf, sender: SenderOf) -> Response:
+async def complete(
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
+) -> Response:
     """Return the log-probabilities of the tokens of prompts, and the most probable next token.
 
     The requests and answers are OpenAI's, as far as evaluation harnesses need them: no text is generated. A completion
     that is out of time is given up.
     """
+    sender = Sender(principal, idempotency_key, is_strict(request, handling))
     return await answer_call(request, service, sender, paths.COMPLETIONS)

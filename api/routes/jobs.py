@@ -32,15 +32,15 @@ from api.provenances import Shown
 from api.request_id import BrokenOffError
 from api.requests.accept import names
 from api.requests.body import media_type, received_body
-from api.requests.idempotency import REPLAYED
-from api.requests.prefer import MAX_WAIT_SECONDS, preferred_wait
+from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
+from api.requests.sender import Sender
 from api.requests.submission import read_job
 from api.requests.uploads.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
 from api.routes.batches import BATCH_ID
 from api.routes.dry_run import dry_run
 from api.routes.score import EXAMPLE, QUESTION_ERRORS, SCORING_ERRORS
-from api.routes.sending import SenderOf
 from api.service import Service, ServiceOf, StoreOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
@@ -130,7 +130,13 @@ async def _reads_lines(request: Request) -> None:
         LINES_EXAMPLE,
     ),
 )
-async def submit(request: Request, service: ServiceOf, sender: SenderOf) -> Response:
+async def submit(
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
+) -> Response:
     """Submit a job. With the 202 it is committed: it survives the death of any process.
 
     A large one comes as JSON lines, plain or as gzip. While it comes its status is `receiving`, and no worker sees it;
@@ -139,11 +145,12 @@ async def submit(request: Request, service: ServiceOf, sender: SenderOf) -> Resp
     With `dry_run` nothing is stored, not even an Idempotency-Key, and the answer is a 200 that says what the job would
     take.
     """
+    sender = Sender(principal, idempotency_key, is_strict(request, handling))
     if place_of(request).kind is Kind.UPLOAD:
         accepted, job = await receive_upload(request, service, sender)
     else:
         async with received_body(request, service.reading.limits, service.threads) as data:
-            wanted = await service.bodies.read(request, sender.principal.tenant, read_job, data, sender)
+            wanted = await service.bodies.read(request, principal.tenant, read_job, data, sender)
             del data
         submission = wanted.submission
         if wanted.dry_run:

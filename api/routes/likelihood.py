@@ -9,9 +9,12 @@ from api.answers.error_responses import secured
 from api.answers.items.request_schemas import LikelihoodBody
 from api.answers.items.result_schemas import LikelihoodResponse
 from api.answers.openapi import json_body
+from api.principal import WithScoreScope
+from api.requests.idempotency import IdempotencyKey
 from api.requests.kinds import LIKELIHOOD
+from api.requests.prefer import Handling, is_strict
+from api.requests.sender import Sender
 from api.routes.score import CALL_ERRORS, answer_call
-from api.routes.sending import SenderOf
 from api.service import ServiceOf
 
 router = APIRouter(tags=["scoring"])
@@ -25,9 +28,16 @@ EXAMPLE = {"query": "The capital of France is", "items": [" Paris", " a city in 
     responses=secured(*CALL_ERRORS),
     openapi_extra=json_body(LikelihoodBody, examples=[EXAMPLE]),
 )
-async def likelihood(request: Request, service: ServiceOf, sender: SenderOf) -> Response:
+async def likelihood(
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
+) -> Response:
     """Return how probable each item is behind the query, and wait for it.
 
     An item's log-probability is the sum of those of its own tokens. Everything else is as with `/v1/score`.
     """
+    sender = Sender(principal, idempotency_key, is_strict(request, handling))
     return await answer_call(request, service, sender, LIKELIHOOD.path)

@@ -11,9 +11,12 @@ from starlette.responses import Response
 from api.answers.error_responses import secured
 from api.answers.openapi import json_body
 from api.answers.reranking_schemas import EitherRanking, RerankBody, RerankResponse, TextsBody
+from api.principal import WithScoreScope
+from api.requests.idempotency import IdempotencyKey
+from api.requests.prefer import Handling, is_strict
 from api.requests.reranking import RERANK, TEXTS_PATH
+from api.requests.sender import Sender
 from api.routes.score import CALL_ERRORS, answer_call
-from api.routes.sending import SenderOf
 from api.service import ServiceOf
 
 router = APIRouter(tags=["scoring"])
@@ -25,13 +28,20 @@ EXAMPLE = {
 }
 
 
-async def rerank(request: Request, service: ServiceOf, sender: SenderOf) -> Response:
+async def rerank(
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
+) -> Response:
     """Rank documents by their relevance to a query.
 
     The requests and answers are Cohere's and Jina's. How the model is asked is decided by a template. A document is cut
     only if `max_tokens_per_doc` asks for it. A ranking that is out of time is given up. `/rerank` also takes the body
     of Text Embeddings Inference, which has `texts`, and answers it with a list alone.
     """
+    sender = Sender(principal, idempotency_key, is_strict(request, handling))
     return await answer_call(request, service, sender, request.url.path)
 
 

@@ -24,13 +24,14 @@ from api.answers.openapi import json_body
 from api.answers.presentation import ScoredJob, encode_scoring, expected_bytes, json_response
 from api.answers.reranking import encode_ranking
 from api.budget import place_of
+from api.principal import WithScoreScope
 from api.requests.body import received_body
 from api.requests.calls import read_call
-from api.requests.idempotency import REPLAYED
+from api.requests.idempotency import REPLAYED, IdempotencyKey
 from api.requests.kinds import SCORE
+from api.requests.prefer import Handling, is_strict
 from api.requests.sender import Sender
 from api.requests.submission import Call
-from api.routes.sending import SenderOf
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
@@ -117,14 +118,22 @@ EXAMPLE = {
     responses=secured(*CALL_ERRORS),
     openapi_extra=json_body(ScoreBody, examples=[EXAMPLE]),
 )
-async def score(request: Request, service: ServiceOf, sender: SenderOf) -> Response:
+async def score(
+    request: Request,
+    service: ServiceOf,
+    principal: WithScoreScope,
+    idempotency_key: IdempotencyKey = None,
+    handling: Handling = None,
+) -> Response:
     """Score items and wait for it.
 
     A call that is out of time is answered with 504, and `Location` names its job, which goes on unless `on_timeout` is
     `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
     The same holds for a server that stops before the end of the job: it answers with 503, to send the request again.
     """
-    return await answer_call(request, service, sender, SCORE.path)
+    return await answer_call(
+        request, service, Sender(principal, idempotency_key, is_strict(request, handling)), SCORE.path
+    )
 
 
 async def answer_call(request: Request, service: Service, sender: Sender, path: str) -> Response:
