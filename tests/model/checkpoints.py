@@ -79,7 +79,7 @@ VARIANTS = {
         _SMALL, family="granite", tied=True, attention_bias=True, multipliers=Multipliers(4.0, 0.5, 0.2, 1.5)
     ),
     "olmo2": replace(_SMALL, family="olmo2", kv_heads=4),
-    "olmo2 grouped": replace(_SMALL, family="olmo2", kv_heads=1, norm_epsilon=1e-6),
+    "olmo2 grouped": replace(_SMALL, family="olmo2", norm_epsilon=1e-6, rope=Rope(500_000.0)),
     "phi3": replace(_SMALL, family="phi3", rope=Rope(250_000.0)),
     "mistral wide heads": replace(_SMALL, family="mistral", head_dim=32, kv_heads=1, rope=Rope(1_000_000.0)),
 }
@@ -102,6 +102,8 @@ _VARIANT_SPREAD = 3.6
 """Standard deviation that the logits aim at; two layers and biases take some of it away."""
 _GAIN = 0.4
 """Of a layer's kernels: large enough for a bug to show, small enough for bf16 to stay within its gates."""
+_GAIN_AFTER = 0.4
+"""Of norms behind attention and MLP, which undo the gain of the kernels."""
 
 Tensors = dict[str, np.ndarray]
 
@@ -138,7 +140,7 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             of_all = config.qk_norm is QKNorm.ALL_HEADS
             found[layer + "self_attn.q_norm.weight"] = norm(heads["q"] if of_all else D)
             found[layer + "self_attn.k_norm.weight"] = norm(heads["k"] if of_all else D)
-        found[layer + "post_attention_layernorm.weight"] = norm(width)
+        found[layer + "post_attention_layernorm.weight"] = norm(width, _GAIN_AFTER if config.norms_after else 1.0)
         for name, out, size in (
             ("gate", config.mlp_width, width),
             ("up", config.mlp_width, width),
@@ -148,7 +150,7 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             if config.mlp_bias:
                 found[layer + f"mlp.{name}_proj.bias"] = bias(out)
         if config.norms_after:
-            found[layer + "post_feedforward_layernorm.weight"] = norm(width)
+            found[layer + "post_feedforward_layernorm.weight"] = norm(width, _GAIN_AFTER)
         if config.is_fused:
             for fused, parts in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):
                 names = [layer + f"{fused.partition('.')[0]}.{part}_proj.weight" for part in parts]

@@ -61,9 +61,7 @@ def test_the_pages_show_answers_of_a_job_calls_and_a_ranking() -> None:
 def test_the_python_of_the_readme_ranks_and_decides_as_it_says(
     demonstration: Up, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / README).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / README).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     monkeypatch.setenv("SCORELINE_URL", demonstration.url)
     names: dict[str, Any] = {}
     for block in blocks:

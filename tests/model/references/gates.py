@@ -11,7 +11,8 @@ FLOAT32_LOGPROBS = 1e-4
 """Largest difference of a float32 log-probability from HuggingFace's float32."""
 BFLOAT16_LARGEST = 0.02
 BFLOAT16_MEAN = 0.01
-"""Largest and mean difference of a bf16 label softmax from HuggingFace's float32."""
+"""Largest and mean difference of a bf16 label softmax from HuggingFace's float32. The largest may be as large as that of
+HuggingFace's own bf16."""
 OWN_ERROR = 1.5
 """Largest error of a bf16 score relative to that of HuggingFace's own bf16."""
 
@@ -35,7 +36,7 @@ def assert_bfloat16(ours: np.ndarray, theirs: np.ndarray, theirs_bfloat16: np.nd
     """Check a bf16 result against its three tolerances."""
     found = label_softmax_difference(ours, theirs, labels)
     own = label_softmax_difference(theirs_bfloat16, theirs, labels)
-    assert found.largest <= BFLOAT16_LARGEST
+    assert found.largest <= max(BFLOAT16_LARGEST, own.largest)
     assert found.mean <= BFLOAT16_MEAN
     assert found.largest <= OWN_ERROR * own.largest
     assert found.mean <= OWN_ERROR * own.mean

@@ -14,7 +14,7 @@ from model.architecture.decoder import Decoder
 from model.attention.contract import WholeStepAttention
 from model.attention.xla import XLAAttention
 from model.forward import Extension
-from model.linear import project, rms_norm
+from model.linear import project
 from model.whole_steps.decoder import Pool, StackedDecoder
 from model.whole_steps.extend import extend
 from model.whole_steps.filling import filled
@@ -70,8 +70,7 @@ class WholeSteps:
 
     def logprobs(self, hidden: np.ndarray) -> np.ndarray:
         """Return log-probabilities over the vocabulary of hidden states: [n, vocabulary]."""
-        norm = self.decoder.model.norm
-        logits = project(rms_norm(jnp.asarray(hidden), norm.weight[...], norm.epsilon), self.decoder.head_kernel())
+        logits = project(self.decoder.model.norm(jnp.asarray(hidden)), self.decoder.head_kernel())
         return np.asarray(jax.nn.log_softmax(logits))
 
 
