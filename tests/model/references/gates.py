@@ -11,8 +11,8 @@ FLOAT32_LOGPROBS = 1e-4
 """Largest difference of a float32 log-probability from HuggingFace's float32."""
 BFLOAT16_LARGEST = 0.02
 BFLOAT16_MEAN = 0.01
-"""Largest and mean difference of a bf16 label softmax from HuggingFace's float32. The largest may be that of HuggingFace's
-own bf16."""
+"""Largest and mean difference of a bf16 label softmax from HuggingFace's float32. The largest one may also be that of
+HuggingFace's own bf16."""
 OWN_ERROR = 1.5
 """Largest error of a bf16 score relative to that of HuggingFace's own bf16."""
 
