@@ -11,7 +11,8 @@ import numpy as np
 
 from scoring.decisions.answers import form_of
 from scoring.decisions.checkpoint import DecisionCheckpoint
-from scoring.decisions.prompts import Asked, DecisionPrompts, PromptWriter
+from scoring.decisions.encoding import DecisionPrompts
+from scoring.decisions.prompts import Asked, PromptWriter
 from scoring.decisions.questions import Question
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import TokenIds

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from scoring.decisions.checkpoint import DecisionCheckpoint
-from scoring.decisions.prompts import DecisionPrompts, PromptWriter
+from scoring.decisions.encoding import DecisionPrompts
+from scoring.decisions.prompts import PromptWriter
 from scoring.decisions.questions import read_systemone
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.model.decisions.checkpoints import VARIANTS, write_variant
