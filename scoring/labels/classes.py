@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from checkpoints.classification import Activation, Classes
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.labels.fields import LABEL_FIELDS
 from scoring.quoting import quote
 
-_OF_TOKENS = ("label_token_ids", "label_token_sequences", "label_scoring", "label_normalization")
+_OF_TOKENS = tuple(name for name in LABEL_FIELDS if name != "labels")
 _NAMED = 20
 """Classes that an error names at most."""
 
