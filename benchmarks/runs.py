@@ -194,7 +194,7 @@ def _check(pairs: Lines, command: Command, client: Client) -> dict[str, Any]:
         for number, line in enumerate(file):
             row = json.loads(line)
             query, item = pairs.tokens(number)
-            expected = [math.exp(float(np.float32(-value) / np.float32(100))) for value in logits(query, item)]
+            expected = [math.exp(float(np.float32(-value) / np.float32(100))) for value in logits(query, item, 2)]
             right = (row["number"], row["query"], row["item"]) == (number, query, item)
             wrong += not (right and np.allclose([row["yes"], row["no"]], expected, rtol=1e-12))
             rows += 1

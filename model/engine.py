@@ -93,7 +93,7 @@ class Engine:
             buckets.block_tokens,
             settings.prefix_cache_bytes,
             memory,
-            platform.pool_head_dim(dtype, decoder.config.head_dim),
+            platform.pool_head_dim(dtype, decoder.config.head_dim, has_windows=decoder.config.window is not None),
         )
         self._forward, self._known_answers = make_forward(decoder, platform, buckets, pool, attention)
         self.card = card

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from model.architecture.windows import Window
 from model.rows import Row
 from scoring.layout import TokenIds
 
@@ -52,10 +53,11 @@ class PackedSequence:
         self.ranges.append(ranges)
         self.length += len(tokens)
 
-    def arrays(self, size: int, logit_rows: int) -> tuple[TokenIds, TokenIds, TokenIds, TokenIds]:
+    def arrays(self, size: int, logit_rows: int, window: Window | None = None) -> tuple[TokenIds, ...]:
         """Return tokens and positions [size], ranges [size, 2, 2] and logit positions [logit_rows].
 
-        They are padded with tokens that see nothing.
+        They are padded with tokens that see nothing. Where there is a window, the ranges within it come behind those of
+        other layers.
         """
         tokens, positions = np.zeros(size, np.int32), np.zeros(size, np.int32)
         ranges, logit_positions = np.zeros((size, 2, 2), np.int32), np.zeros(logit_rows, np.int32)
@@ -63,7 +65,15 @@ class PackedSequence:
         positions[: self.length] = np.concatenate(self.positions)
         ranges[: self.length] = np.concatenate(self.ranges)
         logit_positions[: len(self.logit_positions)] = self.logit_positions
-        return tokens, positions, ranges, logit_positions
+        if window is None:
+            return tokens, positions, ranges, logit_positions
+        within = ranges.copy()
+        # How many tokens a token sees of its own segment, and of its prefix.
+        own = np.minimum(ranges[:, 1, 1] - ranges[:, 1, 0], window.size)
+        within[:, 1, 0] = ranges[:, 1, 1] - own
+        left = np.where(own < window.size, window.size - own, 0)
+        within[:, 0, 0] = np.maximum(ranges[:, 0, 0], ranges[:, 0, 1] - left)
+        return tokens, positions, ranges, within, logit_positions
 
 
 def pack_sequences(

@@ -32,7 +32,9 @@ def make_forward(
         by_layer = LayerwiseDecoder(decoder, platform, buckets, pool.longest, attention)
         checks = ModelChecks(by_layer, platform)
         return LayerwiseForward(ExecutableTable(by_layer, platform, checks.check), platform, pool.blocks), checks
-    attention_of_steps = platform.whole_step_attention(decoder.head_kernel().dtype, decoder.config.head_dim)
+    attention_of_steps = platform.whole_step_attention(
+        decoder.head_kernel().dtype, decoder.config.head_dim, has_windows=decoder.config.window is not None
+    )
     shape = StepShape.of(buckets.step_tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows)
     stacked = StackedDecoder(decoder, attention_of_steps, shape, platform.chips)
     of_steps = ModelChecks(stacked, platform, partial(full_steps, decoder.config.vocabulary, shape))

@@ -130,19 +130,24 @@ class Platform:
         """Return the attention for a model that is served in ``dtype``: tiles, where there is no kernel."""
         return TiledAttention()
 
-    def whole_step_attention(self, dtype: DTypeLike, head_dim: int) -> WholeStepAttention:
+    def whole_step_attention(self, dtype: DTypeLike, head_dim: int, *, has_windows: bool = False) -> WholeStepAttention:
         """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel.
 
-        The kernels multiply in bf16. head_dim: numbers of a head, since cuDNN refuses some.
+        The kernels multiply in bf16. head_dim: numbers of a head, since cuDNN refuses some. has_windows: whether layers
+        have sliding windows, which no kernel knows.
         """
         served = jnp.dtype(dtype)
+        if has_windows:
+            return XLAAttention()
         if self.name == "tpu" and served == jnp.bfloat16:
             return TPUAttention()
         return cudnn_or_xla(served, head_dim) if self.name == "gpu" else XLAAttention()
 
-    def pool_head_dim(self, dtype: DTypeLike, head_dim: int) -> int:
+    def pool_head_dim(self, dtype: DTypeLike, head_dim: int, *, has_windows: bool = False) -> int:
         """Return how many numbers a head takes in the pool of a model that is served in ``dtype``."""
-        return self.whole_step_attention(dtype, head_dim).pool_head_dim(head_dim) if self.whole_steps else head_dim
+        if not self.whole_steps:
+            return head_dim
+        return self.whole_step_attention(dtype, head_dim, has_windows=has_windows).pool_head_dim(head_dim)
 
 
 def _memory(device: jax.Device) -> int | None:

@@ -2,10 +2,11 @@
 
 An API and a worker run in processes of their own, on a private PostgreSQL (or SQLite, with ``--database sqlite``). The
 worker takes no time, and remembers as many queries as ``--remembered`` says. The lines are shuffled, and every
-hundredth is broken in one of ten ways. OpenAI's client uploads them, waits, and reads the answers, each of which is
-checked: its place, its ``custom_id``, and its logits or its error. With ``--kill``, API, worker and database are killed
-(SIGKILL) one after another meanwhile, and started again. With ``--client scoreline``, our own client does all that, and
-its memory is measured instead of that of the service.
+hundredth is broken in one of ten ways; with ``--kind decisions`` they ask about states, and none is broken. OpenAI's
+client uploads them, waits, and reads the answers, each of which is checked: its place, its ``custom_id``, and its
+logits or its error. With ``--kill``, API, worker and database are killed (SIGKILL) one after another meanwhile, and
+started again. With ``--client scoreline``, our own client does all that, and its memory is measured instead of that of
+the service.
 
 Prints the memory of the processes over time; the last line is JSON. ``prefills`` counts the answers whose query the
 worker did not remember. The exit status is 1 if an answer is wrong, missing or double.
@@ -30,13 +31,15 @@ from openai import OpenAI
 from openai.types import Batch
 
 from benchmarks.batches import client as own_client
-from benchmarks.batches.lines import BROKEN, LABELS, Lines, logits, paired
+from benchmarks.batches.lines import BROKEN, KINDS, LABELS, DecisionLines, Lines, paired
 from benchmarks.shapes import DEMONSTRATION
 from benchmarks.upload import Deployment, Watch, memory_mb
 from scoreline.server_process import environment, python_command
 from tests.services import PostgresServer, free_port, wait_until
 
 POLL_SECONDS = 1.0
+ASKED_EVERY = 1_000
+"""Every so many lines of decisions are asked by themselves, too, and must have the same answer."""
 KEY = "bootstrap-key-of-a-benchmark-" + "0" * 16
 KILLS = (("api", 0.15), ("worker", 0.35), ("database", 0.55))
 """What is killed, and after which share of the lines is written."""
@@ -106,6 +109,7 @@ class Service:
 def main() -> int:
     """Measure, and print one JSON object as the last line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=KINDS, default="scores")
     parser.add_argument("--lines", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=1_000)
     parser.add_argument("--remembered", type=int, default=1_000, help="queries that the worker remembers")
@@ -115,7 +119,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.kill and given.client == "scoreline":
         parser.error("--kill needs --client openai")
-    lines = Lines(given.lines, given.queries)
+    lines = KINDS[given.kind](given.lines, given.queries)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scoreline-batches-")))
         service = Service(stack, folder, given.database, quick_worker(given.remembered))
@@ -154,7 +158,7 @@ def _measure(service: Service, client: OpenAI, lines: Lines, folder: Path, *, ki
     with path.open("rb") as file:
         uploaded = client.files.create(file=("lines.jsonl", file), purpose="batch", extra_headers=_key("file"))
     upload_seconds = time.monotonic() - began
-    endpoint: Any = "/v1/score"
+    endpoint: Any = lines.endpoint
     batch = client.batches.create(
         input_file_id=uploaded.id, endpoint=endpoint, completion_window="24h", extra_headers=_key("batch")
     )
@@ -219,8 +223,10 @@ def _check(client: OpenAI, batch: Batch, lines: Lines) -> dict[str, Any]:
             wrong += 1
             continue
         body = one["response"]["body"]
-        right = one["custom_id"] == lines.custom_id(number) and body["logits"] == [logits(*lines.tokens(number))]
-        wrong += not right
+        wrong += one["custom_id"] != lines.custom_id(number) or not lines.is_right(number, body)
+        if isinstance(lines, DecisionLines) and number % ASKED_EVERY == 0:
+            asked = client.post(lines.endpoint.removeprefix("/v1"), cast_to=dict[str, Any], body=lines.body(number))
+            wrong += asked["answers"] != body["answers"]
         prefills += body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     for number, one in paired(bad, _read(client, batch.error_file_id)):
         if number is None or one is None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Answer = TypeVar("Answer")
 
@@ -40,6 +40,7 @@ class Lines:
 
     count: int
     queries: int
+    endpoint: ClassVar[str] = "/v1/score"
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield each line with its line end."""
@@ -60,10 +61,23 @@ class Lines:
         query = [of_query.randint(FIRST_ID, LAST_ID) for _ in range(QUERY_TOKENS)]
         return query, [chance.randint(FIRST_ID, LAST_ID) for _ in range(ITEM_TOKENS)]
 
-    def _line(self, number: int) -> bytes:
+    def body(self, number: int) -> dict[str, Any]:
+        """Return the request of a good line."""
         query, item = self.tokens(number)
-        body: Any = {"query": query, "items": [item], "label_token_ids": list(LABELS), "return_logits": True}
-        line: dict[str, Any] = {"custom_id": self.custom_id(number), "method": "POST", "url": "/v1/score", "body": body}
+        return {"query": query, "items": [item], "label_token_ids": list(LABELS), "return_logits": True}
+
+    def is_right(self, number: int, answer: dict[str, Any]) -> bool:
+        """Return whether this is the answer to a good line."""
+        return bool(answer["logits"] == [logits(*self.tokens(number), len(LABELS))])
+
+    def _line(self, number: int) -> bytes:
+        body = self.body(number)
+        line: dict[str, Any] = {
+            "custom_id": self.custom_id(number),
+            "method": "POST",
+            "url": self.endpoint,
+            "body": body,
+        }
         if self.error(number) is not None:
             match BROKEN[_kind(number)][0]:
                 case "no JSON":
@@ -89,10 +103,38 @@ class Lines:
         return json.dumps(line).encode() + b"\n"
 
 
-def logits(query: list[int], item: list[int]) -> list[float]:
+class DecisionLines(Lines):
+    """Questions about some states in a random order, of which none is broken."""
+
+    endpoint = "/v1/systemone"
+
+    def error(self, number: int) -> Error | None:
+        """Return None: every line is good."""
+        return None
+
+    def body(self, number: int) -> dict[str, Any]:
+        """Return the request of a good line."""
+        query, item = self.tokens(number)
+        asked = {"type": "choice", "instructions": _words(item), "criteria": {"one": None, "two": None, "three": None}}
+        return {"model": "demonstration", "state": _words(query), "questions": {"q": asked}}
+
+    def is_right(self, number: int, answer: dict[str, Any]) -> bool:
+        """Return whether this is an answer to a good line. Whether it is that of this line, the service must say."""
+        probabilities = answer["answers"]["q"]["probabilities"]
+        return list(probabilities) == ["one", "two", "three"] and abs(sum(probabilities.values()) - 1.0) < 1e-6
+
+
+KINDS: dict[str, type[Lines]] = {"scores": Lines, "decisions": DecisionLines}
+
+
+def logits(query: list[int], item: list[int], columns: int) -> list[float]:
     """Return what the worker of this benchmark computes: numbers that float32 holds exactly, one for each label."""
     total = sum(query) + 3 * sum(item)
-    return [float(total % 1_009 + place) for place in range(len(LABELS))]
+    return [float(total % 1_009 + place) for place in range(columns)]
+
+
+def _words(tokens: list[int]) -> str:
+    return " ".join(f"w{token}" for token in tokens)
 
 
 def _kind(number: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.batches.lines import logits
 from checkpoints.files import read_model_card
 from jobs.store.records import WorkerRecord
-from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk
+from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk, TopTokens
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.bell import BellSettings
 from settings.logs import configure_logs
@@ -59,13 +59,19 @@ def _scored(group: GroupWork, chunk: ChunkWork, *, is_known: bool) -> ScoredChun
     ends = np.cumsum(chunk.rows.lengths).tolist()
     rows = chunk.rows.tokens
     computed = [
-        logits(query, rows[end - length : end].tolist())
+        logits(query, rows[end - length : end].tolist(), chunk.columns)
         for end, length in zip(ends, chunk.rows.lengths.tolist(), strict=True)
     ]
     values = np.array(computed, np.float32)
     cached = int(chunk.rows.prefix_ends.sum()) if is_known else int(chunk.rows.prefix_ends[1:].sum())
     # Divided, so that probabilities are not all the same 0.
-    return ScoredChunk(chunk.id, LabelScores(values, -np.abs(values) / np.float32(100)), cached)
+    logprobs = -np.abs(values) / np.float32(100)
+    if (behind := chunk.continuations) is None:
+        return ScoredChunk(chunk.id, LabelScores(values, logprobs), cached)
+    places = len(behind.tokens)
+    top = TopTokens(np.zeros(places, np.int32), np.zeros(places, np.float32))
+    found = np.zeros(places, np.float32), np.zeros(len(behind), np.bool_)
+    return ScoredChunk(chunk.id, LabelScores(logprobs, logprobs), cached, (), *found, top if chunk.top else None)
 
 
 def main() -> int:

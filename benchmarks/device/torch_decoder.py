@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.workloads import batches
-from model.architecture.config import NO_MULTIPLIERS, DecoderConfig, QKNorm
+from model.architecture.config import NO_MULTIPLIERS, DecoderConfig
+from model.architecture.families import Norms, QKNorm
 from model.architecture.weights import tensor_shapes
 from model.packed_sequence import pack_sequences
 from model.rows import item_rows
@@ -47,7 +48,7 @@ class TorchDecoder:
     ) -> None:
         import torch
 
-        if config.norms_after or config.multipliers != NO_MULTIPLIERS:
+        if config.norms is not Norms.BEFORE or config.multipliers != NO_MULTIPLIERS or config.window is not None:
             raise ValueError(f"the decoder in PyTorch does not compute {config.family}")
         self._torch, self._config, self._device = torch, config, device
         self._dtype = getattr(torch, dtype)

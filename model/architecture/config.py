@@ -1,7 +1,8 @@
 """The configuration of a decoder, read from a HuggingFace ``config.json``.
 
 Fields that ask for anything the decoder does not implement are refused by name: a checkpoint that loads but computes
-wrong scores is worse than one that does not load. A new family is an entry of :data:`FAMILIES`.
+wrong scores is worse than one that does not load. A new family is an entry of
+:data:`model.architecture.families.FAMILIES`.
 """
 
 from __future__ import annotations
@@ -9,76 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from checkpoints.classification import SUFFIX
 from checkpoints.files import context_length, read_classes, read_config
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
+from model.architecture.families import FAMILIES, Family, Norms, QKNorm
 from model.architecture.rope import Rope
 from model.architecture.stored.reading import encoding_of
+from model.architecture.windows import KINDS, Window, read_positions
 from scoring.planning.estimates import ModelSize
 
 
-class QKNorm(StrEnum):
-    """What of queries and keys is normed together."""
-
-    NONE = ""
-    HEAD = "head"  # each head by itself
-    ALL_HEADS = "all heads"
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How HuggingFace implements a family of decoders."""
-
-    architecture: str  # the class that computes next-token logits
-    qk_norm: QKNorm = QKNorm.NONE
-    norms_after: bool = False  # attention and MLP are normed behind their projections, and not before
-    is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
-    has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
-    has_classes: bool = True  # HuggingFace has a class of it with a head for classes
-    stretches: bool = True  # positions may be stretched, as the configuration says
-    always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
-    bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
-    head_dim: int | None = None  # default; None: width / query heads
-    kv_heads: int | None = None  # default; None: the number of query heads
-    default_window: int | None = None  # the sliding window of configurations that leave it out; None: no window
-    window_switch: bool = False  # the sliding window is in use only with ``use_sliding_window``
-
-
-FAMILIES = {
-    "granite": Family(
-        "GraniteForCausalLM",
-        bias_fields=frozenset({"attention_bias", "mlp_bias"}),
-        has_multipliers=True,
-        has_classes=False,
-    ),
-    "llama": Family("LlamaForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"})),
-    "mistral": Family("MistralForCausalLM", kv_heads=8, default_window=4096),
-    "olmo2": Family(
-        "Olmo2ForCausalLM",
-        qk_norm=QKNorm.ALL_HEADS,
-        norms_after=True,
-        bias_fields=frozenset({"attention_bias"}),
-    ),
-    "phi3": Family("Phi3ForCausalLM", is_fused=True, stretches=False),
-    "qwen2": Family("Qwen2ForCausalLM", always_biased=True, default_window=4096, window_switch=True),
-    "qwen3": Family(
-        "Qwen3ForCausalLM",
-        qk_norm=QKNorm.HEAD,
-        bias_fields=frozenset({"attention_bias"}),
-        head_dim=128,
-        default_window=4096,
-        window_switch=True,
-    ),
-}
-"""Families by ``model_type``."""
-
-
 class Multipliers(NamedTuple):
-    """The factors of Granite, by their fields. Other families have none."""
+    """The factors of Granite, by their fields. Gemma has the first and the third, and other families have none."""
 
     embedding_multiplier: float = 1.0  # of the vectors of tokens
     residual_multiplier: float = 1.0  # of what attention and MLP add to the residual stream
@@ -104,11 +50,12 @@ class DecoderConfig:
     rope: Rope
     norm_epsilon: float
     tied: bool  # the head is the transposed embedding
-    family: str = "qwen3"  # a key of :data:`FAMILIES`
+    family: str = "qwen3"  # a key of :data:`model.architecture.families.FAMILIES`
     attention_bias: bool = False  # of all four projections of attention
     mlp_bias: bool = False  # of all three projections of the MLP
     classes: int = 0  # outputs of a head for classes; 0: the head has the logits of the vocabulary
     multipliers: Multipliers = NO_MULTIPLIERS
+    window: Window | None = None  # None: every token sees all tokens before it, in all layers
 
     def __post_init__(self) -> None:
         if self.query_heads % self.kv_heads:
@@ -123,9 +70,35 @@ class DecoderConfig:
         return FAMILIES[self.family].qk_norm
 
     @property
-    def norms_after(self) -> bool:
-        """Whether attention and MLP are normed behind their projections, and not before."""
-        return FAMILIES[self.family].norms_after
+    def norms(self) -> Norms:
+        """Where the norms of attention and MLP stand."""
+        return FAMILIES[self.family].norms
+
+    @property
+    def norm_offset(self) -> float:
+        """What is added to the weights of norms."""
+        return FAMILIES[self.family].norm_offset
+
+    @property
+    def activation(self) -> str:
+        """The activation of the MLP's gate, by HuggingFace's name."""
+        return FAMILIES[self.family].activation
+
+    @property
+    def windowed(self) -> tuple[bool, ...]:
+        """Which layers have a sliding window."""
+        return (False,) * self.layers if self.window is None else self.window.layers
+
+    @property
+    def reach(self) -> int:
+        """How many tokens a token sees in a layer with a sliding window, itself among them."""
+        return self.context if self.window is None else self.window.size
+
+    @property
+    def ropes(self) -> tuple[Rope, ...]:
+        """The rotary positions, and those of layers with a window where they differ."""
+        own = None if self.window is None else self.window.rope
+        return (self.rope,) if own is None else (self.rope, own)
 
     @property
     def is_fused(self) -> bool:
@@ -164,6 +137,7 @@ class DecoderConfig:
         _refuse_what_is_not_implemented(fields, family)
         classes = read_classes(config)
         width, query_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+        rope, window = read_positions(fields, family)
         kv_heads = fields.integer("num_key_value_heads", family.kv_heads or query_heads)
         if "head_dim" not in fields and family.head_dim is None and width % query_heads:
             raise UnsupportedModelError(f"hidden_size {width} is no multiple of num_attention_heads {query_heads}")
@@ -176,14 +150,15 @@ class DecoderConfig:
             head_dim=fields.integer("head_dim", family.head_dim or width // query_heads),
             mlp_width=fields.integer("intermediate_size"),
             context=context_length(config),
-            rope=Rope.from_huggingface(fields, only_plain=not family.stretches),
+            rope=rope,
             norm_epsilon=fields.number("rms_norm_eps"),
-            tied=classes is None and fields.flag("tie_word_embeddings", False),
+            tied=classes is None and fields.flag("tie_word_embeddings", family.is_gemma),
             classes=0 if classes is None else len(classes.names),
             family=name,
             attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", False),
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
-            multipliers=_multipliers(fields) if family.has_multipliers else NO_MULTIPLIERS,
+            multipliers=_multipliers(fields, family),
+            window=window,
         )
 
     @property
@@ -195,7 +170,8 @@ class DecoderConfig:
         attention += {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}[self.qk_norm]
         mlp = 3 * self.width * self.mlp_width + (2 * self.mlp_width + self.width) * self.mlp_bias
         outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs))
-        return self.layers * (attention + mlp + 2 * self.width) + outside
+        norms = 4 if self.norms is Norms.AROUND else 2
+        return self.layers * (attention + mlp + norms * self.width) + outside
 
     @property
     def size(self) -> ModelSize:
@@ -226,34 +202,52 @@ class DecoderConfig:
             "head_dim": self.head_dim,
             "intermediate_size": self.mlp_width,
             "max_position_embeddings": self.context,
-            "rope_theta": self.rope.theta,
-            "rope_parameters": self.rope.to_huggingface(),
+            **self._positions_to_huggingface(),
             "rms_norm_eps": self.norm_epsilon,
             "tie_word_embeddings": self.tied,
-            "hidden_act": "silu",
+            "hidden_activation" if family.is_gemma else "hidden_act": family.activation,
             "pad_token_id": None,  # HuggingFace's own for Phi-3 may not be in the vocabulary
             **{field: biases[field] for field in sorted(family.bias_fields)},
             **(self.multipliers._asdict() if family.has_multipliers else {}),
-            **_without_window(family),
+            **({"query_pre_attn_scalar": self._query_scalar} if family.is_gemma else {}),
         }
 
+    @property
+    def _query_scalar(self) -> int:
+        """What Gemma divides scores by the root of."""
+        multiplier = self.multipliers.attention_multiplier
+        return self.head_dim if multiplier is None else round(multiplier**-2)
 
-def _without_window(family: Family) -> dict[str, object]:
-    """Return the fields that say that no layer has a sliding window."""
-    if family.window_switch:
-        return {"use_sliding_window": False}
-    return {} if family.default_window is None else {"sliding_window": None}
+    def _positions_to_huggingface(self) -> dict[str, object]:
+        """Return the fields about positions and sliding windows."""
+        windows, window, rope = FAMILIES[self.family].windows, self.window, self.rope.to_huggingface()
+        plain: dict[str, object] = {"rope_theta": self.rope.theta, "rope_parameters": rope}
+        if windows is None:
+            return plain
+        switch = {"use_sliding_window": window is not None} if windows.switch else {}
+        if window is None:
+            return {**plain, **(switch or {"sliding_window": None})}
+        names = [("full_attention", "sliding_attention")[is_windowed] for is_windowed in window.layers]
+        kinds = {"layer_types": names} if windows.switch or windows.pattern else {}
+        if windows.pattern:
+            own = self.rope if window.rope is None else window.rope
+            plain = {"rope_parameters": dict(zip(KINDS, (rope, own.to_huggingface()), strict=True))}
+        return {**plain, **switch, **kinds, "sliding_window": window.size}
 
 
-def _multipliers(fields: ConfigurationReader) -> Multipliers:
-    return Multipliers(*(fields.number(name, 1.0) for name in Multipliers._fields))
+def _multipliers(fields: ConfigurationReader, family: Family) -> Multipliers:
+    if family.has_multipliers:
+        return Multipliers(*(fields.number(name, 1.0) for name in Multipliers._fields))
+    if not family.is_gemma:
+        return NO_MULTIPLIERS
+    of_queries = fields.number("query_pre_attn_scalar", 256) ** -0.5
+    return Multipliers(fields.integer("hidden_size") ** 0.5, attention_multiplier=of_queries)
 
 
 _CHANGES_OF_NUMBERS = {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
-    "query_pre_attn_scalar": None,
-    "hidden_activation": "silu",
+    "use_bidirectional_attention": False,
     "logit_scale": 1.0,
     "clip_qkv": None,
     "lm_head_bias": False,
@@ -269,7 +263,10 @@ def _with_classes(architecture: str) -> str:
 def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family) -> None:
     if not family.has_classes or fields.get("architectures") != [_with_classes(family.architecture)]:
         fields.require("architectures", [family.architecture])
-    fields.require("hidden_act", "silu")
+    for name in ("hidden_act", "hidden_activation"):
+        fields.require(name, family.activation)
+    if not family.is_gemma:
+        fields.require("query_pre_attn_scalar", None)
     multipliers = {} if family.has_multipliers else Multipliers._field_defaults
     for field, unchanged in (_CHANGES_OF_NUMBERS | multipliers).items():
         fields.require(field, unchanged)
@@ -281,25 +278,3 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family)
         raise UnsupportedModelError(
             f"quantization_config is not implemented for {name}, which has qkv_proj as one tensor"
         )
-    layer_types = fields.get("layer_types") or []
-    if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
-        raise UnsupportedModelError(f"layer_types {layer_types!r} is not implemented, only full_attention")
-    if (window := _window_in_use(fields, family)) is not None:
-        raise UnsupportedModelError(f"sliding_window {window} is in use, which is not implemented")
-
-
-def _window_in_use(fields: ConfigurationReader, family: Family) -> int | None:
-    """Return the sliding window if a layer has one that is shorter than the context. Defaults are HuggingFace's.
-
-    HuggingFace ignores a window that a Llama names. Here it counts, since the decoder of whoever wrote it may have one.
-    """
-    if family.window_switch:
-        if not fields.flag("use_sliding_window", False):
-            return None
-        # Layers before this number have no window.
-        if fields.integer("max_window_layers", 28, least=0) >= fields.integer("num_hidden_layers"):
-            return None
-    if "sliding_window" not in fields and ("sliding_window" in fields.values or family.default_window is None):
-        return None
-    window = fields.integer("sliding_window", family.default_window)
-    return window if window < context_length(fields.values) else None

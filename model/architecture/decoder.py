@@ -9,7 +9,7 @@ The residual stream, norms, softmax and every sum are float32; operands of produ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,9 @@ from flax import nnx
 from jax import Array, lax
 from jax.typing import DTypeLike
 
-from model.architecture.config import DecoderConfig, QKNorm
+from model.architecture.config import DecoderConfig
+from model.architecture.families import Norms, QKNorm
+from model.architecture.rope import Rope
 from model.attention.contract import Attention, causal
 from model.attention.tiles import TiledAttention
 from model.linear import alone, project, rms_norm, scaled
@@ -47,11 +49,18 @@ class Norm(nnx.Module):
         self, size: int, stack: tuple[int, ...], config: DecoderConfig, dtype: DTypeLike, scale: float = 1.0
     ) -> None:
         self.weight = nnx.Param(jnp.ones((*stack, size), dtype))
+        self.offset = config.norm_offset
         self.epsilon = config.norm_epsilon
         self.scale = scale
 
+    @property
+    def factors(self) -> Array:
+        """What normed values are multiplied by, without the scale."""
+        weight = self.weight[...]
+        return weight.astype(jnp.float32) + self.offset if self.offset else weight
+
     def __call__(self, values: Array) -> Array:
-        return scaled(rms_norm(values, self.weight[...], self.epsilon), self.scale)
+        return scaled(rms_norm(values, self.factors, self.epsilon), self.scale)
 
 
 class Linear(nnx.Module):
@@ -116,10 +125,14 @@ class SelfAttention(nnx.Module):
     def _rotated(self, projected: Array, norm: Norm | None, rotation: Rotation, scale: float = 1.0) -> Array:
         of_heads = None
         if norm is not None and not self.norms_all_heads:
-            of_heads = HeadNorm(scaled(norm.weight[...], scale), norm.epsilon)
+            of_heads = HeadNorm(scaled(norm.factors, scale), norm.epsilon)
         else:
             projected = scaled(projected if norm is None else norm(projected), scale)
         return rotation.heads(projected, self.head_dim, of_heads, self.q_proj.weight.dtype)
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"silu": jax.nn.silu, "gelu_pytorch_tanh": jax.nn.gelu}
+"""By HuggingFace's names."""
 
 
 class MLP(nnx.Module):
@@ -130,9 +143,10 @@ class MLP(nnx.Module):
         self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
         self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
         self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
+        self.activation = config.activation
 
     def __call__(self, values: Array, total: Total = alone) -> Array:
-        gated = jax.nn.silu(self.gate_proj(values)) * self.up_proj(values)
+        gated = _ACTIVATIONS[self.activation](self.gate_proj(values)) * self.up_proj(values)
         # Without the barrier, the TPU compiler makes one slow loop of the products before and behind it.
         rounded = gated.astype(self.down_proj.weight.dtype)
         return self.down_proj(lax.optimization_barrier(rounded), total)  # type: ignore[no-untyped-call]
@@ -145,24 +159,35 @@ class Layer(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        def norm(*places: Norms) -> Norm | None:
+            return Norm(config.width, stack, config, dtype) if config.norms in places else None
+
         self.residual_scale = config.multipliers.residual_multiplier
-        self.norms_after = config.norms_after
-        self.input_layernorm = None if config.norms_after else Norm(config.width, stack, config, dtype)
+        self.norms = config.norms
+        self.input_layernorm = norm(Norms.BEFORE, Norms.AROUND)
         self.self_attn = SelfAttention(config, stack, dtype, rngs)
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
         self.mlp = MLP(config, stack, dtype, rngs)
-        self.post_feedforward_layernorm = Norm(config.width, stack, config, dtype) if config.norms_after else None
+        self.pre_feedforward_layernorm = norm(Norms.AROUND)
+        self.post_feedforward_layernorm = norm(Norms.AFTER, Norms.AROUND)
+
+    @property
+    def norm_after_attention(self) -> Norm | None:
+        """The norm of what attention adds. HuggingFace calls it as the one before the MLP of most families."""
+        return None if self.norms is Norms.BEFORE else self.post_attention_layernorm
+
+    @property
+    def norm_before_mlp(self) -> Norm | None:
+        """The norm of what enters the MLP."""
+        return self.post_attention_layernorm if self.norms is Norms.BEFORE else self.pre_feedforward_layernorm
 
     def queries(self, hidden: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D] of hidden states, float32 [..., width]."""
-        return self.self_attn.queries(self._entering(hidden), rotation)
+        return self.self_attn.queries(_normed(hidden, self.input_layernorm), rotation)
 
     def key_values(self, hidden: Array, rotation: Rotation) -> KeyValues:
         """Return keys and values of hidden states, float32 [..., width]."""
-        return self.self_attn.key_values(self._entering(hidden), rotation)
-
-    def _entering(self, hidden: Array) -> Array:
-        return hidden if self.input_layernorm is None else self.input_layernorm(hidden)
+        return self.self_attn.key_values(_normed(hidden, self.input_layernorm), rotation)
 
     def output_mlp(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
         """Return the hidden states after the layer, float32 [..., width]; attended: attention output, [..., H, D]."""
@@ -171,14 +196,16 @@ class Layer(nnx.Module):
     def after_attention(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
         """Return the hidden states between attention and MLP."""
         out = self.self_attn.o_proj(attended.reshape(*attended.shape[:-2], -1), total)
-        out = self.post_attention_layernorm(out) if self.norms_after else out
-        return hidden + scaled(out, self.residual_scale)
+        return hidden + scaled(_normed(out, self.norm_after_attention), self.residual_scale)
 
     def after_mlp(self, hidden: Array, total: Total = alone) -> Array:
         """Return the hidden states after the layer, of those after its attention."""
-        out = self.mlp(hidden if self.norms_after else self.post_attention_layernorm(hidden), total)
-        out = out if self.post_feedforward_layernorm is None else self.post_feedforward_layernorm(out)
-        return hidden + scaled(out, self.residual_scale)
+        out = self.mlp(_normed(hidden, self.norm_before_mlp), total)
+        return hidden + scaled(_normed(out, self.post_feedforward_layernorm), self.residual_scale)
+
+
+def _normed(values: Array, norm: Norm | None) -> Array:
+    return values if norm is None else norm(values)
 
 
 class Body(nnx.Module):
@@ -192,17 +219,19 @@ class Body(nnx.Module):
 
     def hidden_states(self, tokens: Array, attention: Attention = TRAINING_ATTENTION) -> Array:
         """Return final hidden states of all positions, for training: int32 [B, L] to float32 [B, L, width]."""
-        length = tokens.shape[1]
-        rotary = rotary_embedding(jnp.arange(length, dtype=jnp.int32)[None], self.config)
+        length, windowed = tokens.shape[1], self.config.windowed
+        of_kinds = rotary_embeddings(jnp.arange(length, dtype=jnp.int32)[None], self.config)
         graph, stacked = nnx.split(self.layers)
 
-        def through(hidden: Array, one: nnx.State[Any, Any]) -> tuple[Array, None]:
-            layer: Layer = nnx.merge(graph, one)
+        def through(hidden: Array, one: tuple[nnx.State[Any, Any], Array]) -> tuple[Array, None]:
+            layer: Layer = nnx.merge(graph, one[0])
+            rotary = of_kind(of_kinds, one[1])
+            reach = None if self.config.window is None else jnp.where(one[1], self.config.reach, length)
             key_values = layer.key_values(hidden, rotary)
-            attended = attention.attend(layer.queries(hidden, rotary), *key_values, causal(length))
+            attended = attention.attend(layer.queries(hidden, rotary), *key_values, causal(length, reach))
             return layer.output_mlp(hidden, attended.out), None
 
-        hidden, _ = lax.scan(through, self.embed_tokens(tokens), stacked)
+        hidden, _ = lax.scan(through, self.embed_tokens(tokens), (stacked, jnp.array(windowed)))
         return self.norm(hidden)
 
 
@@ -248,11 +277,22 @@ class Decoder(nnx.Module):
         return project(self.model.hidden_states(tokens), self.head_kernel(), transposed=self.head_as_rows)
 
 
-def rotary_embedding(positions: Array, config: DecoderConfig) -> RotaryEmbedding:
-    """Return the rotary embedding of int32 positions [...]."""
-    frequencies = config.rope.frequencies(config.head_dim).astype(np.float32)
-    angles = positions[..., None].astype(jnp.float32) * frequencies
-    return RotaryEmbedding(config.rope.magnitude * jnp.cos(angles), config.rope.magnitude * jnp.sin(angles))
+def rotary_embeddings(positions: Array, config: DecoderConfig) -> tuple[RotaryEmbedding, ...]:
+    """Return the rotary embedding of int32 positions [...], and that of layers with a window where it differs."""
+    return tuple(_rotary_embedding(positions, rope, config.head_dim) for rope in config.ropes)
+
+
+def of_kind(embeddings: Sequence[RotaryEmbedding], is_windowed: Array) -> RotaryEmbedding:
+    """Return the rotary embedding of a layer. is_windowed: bool [], whether it has a window."""
+    if len(embeddings) == 1:
+        return embeddings[0]
+    full, own = embeddings
+    return RotaryEmbedding(jnp.where(is_windowed, own.cos, full.cos), jnp.where(is_windowed, own.sin, full.sin))
+
+
+def _rotary_embedding(positions: Array, rope: Rope, head_dim: int) -> RotaryEmbedding:
+    angles = positions[..., None].astype(jnp.float32) * rope.frequencies(head_dim).astype(np.float32)
+    return RotaryEmbedding(rope.magnitude * jnp.cos(angles), rope.magnitude * jnp.sin(angles))
 
 
 def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

@@ -7,7 +7,7 @@ a float32 power would grow with the position.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,9 +124,31 @@ class Rope:
         :class:`UnsupportedModelError`.
         """
         fields.require("partial_rotary_factor", 1.0)
-        rope = fields.section(rope_field(fields.values))
+        theta = fields.number("rope_theta", DEFAULT_THETA)
+        return cls._of_section(fields, fields.section(rope_field(fields.values)), theta, only_plain=only_plain)
+
+    @classmethod
+    def of_kinds(cls, fields: ConfigurationReader, kinds: Sequence[str], local_theta: float | None) -> list[Rope]:
+        """Read the positions of full layers and of those with a window.
+
+        They stand in ``rope_parameters`` by the kinds of layers. In the older form ``rope_scaling`` is of full layers
+        alone. local_theta: the base in layers with a window, where it differs. Raises :class:`UnsupportedModelError`.
+        """
+        theta = fields.number("rope_theta", DEFAULT_THETA if local_theta is None else 1_000_000.0)
+        bases = theta, fields.number("rope_local_base_freq", local_theta or theta)
+        new, of_full = fields.section("rope_parameters"), fields.section("rope_scaling")
+        sections = new.section(kinds[0]), new.section(kinds[1])
+        if of_full.values:
+            sections = of_full, sections[1]
+        return [cls._of_section(fields, part, base) for part, base in zip(sections, bases, strict=True)]
+
+    @classmethod
+    def _of_section(
+        cls, fields: ConfigurationReader, rope: ConfigurationReader, theta: float, *, only_plain: bool = False
+    ) -> Rope:
+        """Read a section about rotary positions. theta: the base where it names none."""
         rope.require("partial_rotary_factor", 1.0)
-        theta = rope.number("rope_theta") if "rope_theta" in rope else fields.number("rope_theta", DEFAULT_THETA)
+        theta = rope.number("rope_theta", theta)
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "default":
             return cls(theta)

@@ -44,8 +44,13 @@ class Attention(Protocol):
         N disjoint ranges, all within S.
         """
 
-    def attend_prefix(self, queries: Array, prefix: PrefixBlocks, ends: Array) -> AttentionOutput:
-        """Return attention of queries [T, H, D] to one prefix: query t sees the first ``ends[t]`` tokens of it."""
+    def attend_prefix(
+        self, queries: Array, prefix: PrefixBlocks, ends: Array, begins: Array | None = None
+    ) -> AttentionOutput:
+        """Return attention of queries [T, H, D] to one prefix: query t sees the first ``ends[t]`` tokens of it.
+
+        begins: int32 [T], the token of the prefix from which on each query sees; None: from the first.
+        """
 
 
 class ItemSlots(NamedTuple):
@@ -108,16 +113,25 @@ class WholeStepAttention(Protocol):
     def pool_head_dim(self, head_dim: int) -> int:
         """Return how many numbers a head of ``head_dim`` takes in the pool."""
 
-    def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
+    def prefix(
+        self, block_tokens: int, table: Array, counts: Array, ends: Array, begins: Array | None = None
+    ) -> AttendPrefix:
         """Return the attention to prefixes whose blocks have ``block_tokens`` tokens.
 
         table: int32 [tiles, N], the blocks of each tile's prefix in order, and block 0 behind them; counts: int32
         [tiles], how many of these blocks the rows of the tile see, 0 to N; ends: int32 [T], where row t sees the first
-        ``ends[t]`` tokens of its tile's prefix, at most ``block_tokens * counts`` of its tile.
+        ``ends[t]`` tokens of its tile's prefix, at most ``block_tokens * counts`` of its tile; begins: int32 [T], from
+        which of them on; None: from the first, as kernels need it.
         """
 
     def extension(
-        self, items: ItemSlots, block_tokens: int, table: Array, counts: Array, ends: Array
+        self,
+        items: ItemSlots,
+        block_tokens: int,
+        table: Array,
+        counts: Array,
+        ends: Array,
+        begins: Array | None = None,
     ) -> AttendExtension:
         """Return the attention of items; what comes behind ``items`` is that of :meth:`prefix`."""
 
@@ -129,10 +143,14 @@ class WholeStepAttention(Protocol):
         """
 
 
-def causal(length: int) -> Array:
-    """Return the ranges of a causal sequence: int32 [1, length, 1, 2]."""
-    positions = jnp.arange(length, dtype=jnp.int32)
-    return jnp.stack([jnp.zeros_like(positions), positions + 1], axis=-1)[None, :, None]
+def causal(length: int, reach: Array | None = None) -> Array:
+    """Return the ranges of a causal sequence: int32 [1, length, 1, 2].
+
+    reach: how many tokens each sees at most, itself among them, int32 [].
+    """
+    ends = jnp.arange(1, length + 1, dtype=jnp.int32)
+    begins = jnp.zeros_like(ends) if reach is None else jnp.maximum(ends - reach, 0)
+    return jnp.stack([begins, ends], axis=-1)[None, :, None]
 
 
 def visible(ranges: Array, positions: Array) -> Array:

@@ -101,8 +101,11 @@ class CuDNNAttention:
         """See :class:`model.attention.contract.WholeStepAttention`."""
         return head_dim
 
-    def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
+    def prefix(
+        self, block_tokens: int, table: Array, counts: Array, ends: Array, begins: Array | None = None
+    ) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
+        assert begins is None, "the kernel knows no sliding windows"
         tiles, longest = table.shape
         tile_ends = ends.reshape(tiles, -1)
         blocks = min(longest, max(1, self.prefix_keys // block_tokens))  # that a call sees
@@ -129,10 +132,16 @@ class CuDNNAttention:
         return of_layer
 
     def extension(
-        self, items: ItemSlots, block_tokens: int, table: Array, counts: Array, ends: Array
+        self,
+        items: ItemSlots,
+        block_tokens: int,
+        table: Array,
+        counts: Array,
+        ends: Array,
+        begins: Array | None = None,
     ) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        attend_prefix = self.prefix(block_tokens, table, counts, ends)
+        attend_prefix = self.prefix(block_tokens, table, counts, ends, begins)
         slots = len(items.rows)
         rows = min(self.item_rows, slots)
         tiles = jnp.arange(slots // rows, dtype=jnp.int32)

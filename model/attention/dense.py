@@ -33,6 +33,8 @@ class DenseAttention:
         attended = lax.map(head, jnp.arange(H, dtype=jnp.int32))
         return AttentionOutput(*(jnp.moveaxis(part, 0, 2) for part in attended))
 
-    def attend_prefix(self, queries: Array, prefix: PrefixBlocks, ends: Array) -> AttentionOutput:
+    def attend_prefix(
+        self, queries: Array, prefix: PrefixBlocks, ends: Array, begins: Array | None = None
+    ) -> AttentionOutput:
         """Not needed, since packed sequences contain their prefixes."""
         raise NotImplementedError

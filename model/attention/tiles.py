@@ -17,6 +17,9 @@ from jax import Array, lax
 from model.attention.contract import AttentionOutput, PrefixBlocks, multiply, softmax_part, visible
 from model.linear import from_pool_dtype
 
+_NEVER = 2**30
+"""A token behind all others."""
+
 Tile = Callable[[Array, Array], tuple[Array, Array]]
 """Returns keys [K, D, s] and values [K, s, D] of all key heads, for the number of a sequence and of a key block."""
 
@@ -51,7 +54,9 @@ class TiledAttention:
         visits = _TileRange(first, last, None if ranges.shape[-2] == 1 else active)
         return self._visit(queries, K, ranges, visits, block, tile)
 
-    def attend_prefix(self, queries: Array, prefix: PrefixBlocks, ends: Array) -> AttentionOutput:
+    def attend_prefix(
+        self, queries: Array, prefix: PrefixBlocks, ends: Array, begins: Array | None = None
+    ) -> AttentionOutput:
         """See :class:`model.attention.contract.Attention`."""
         K, block = prefix.keys.shape[1], prefix.keys.shape[-1]
         rows = _block(queries.shape[0], self.query_block)
@@ -61,9 +66,14 @@ class TiledAttention:
                 prefix.values[prefix.table[number]]
             )
 
-        longest = jnp.max(_pad(ends[None], rows).reshape(1, -1, rows), axis=-1)
-        ranges = jnp.stack([jnp.zeros_like(ends), ends], axis=-1)[None, :, None]
-        visits = _TileRange(0, (longest + block - 1) // block)
+        of_rows = _pad(ends[None], rows).reshape(1, -1, rows)
+        longest = jnp.max(of_rows, axis=-1)
+        first: Array | int = 0
+        if begins is not None:
+            from_rows = _pad(begins[None], rows).reshape(1, -1, rows)
+            first = jnp.min(jnp.where(from_rows < of_rows, from_rows, _NEVER), axis=-1) // block
+        ranges = jnp.stack([jnp.zeros_like(ends) if begins is None else begins, ends], axis=-1)[None, :, None]
+        visits = _TileRange(first, (longest + block - 1) // block)
         attended = self._visit(queries[None], K, ranges, visits, block, tile)
         return AttentionOutput(attended.out[0], attended.log_sum_exp[0])
 

@@ -35,7 +35,9 @@ class XLAAttention:
         """See :class:`model.attention.contract.WholeStepAttention`."""
         return head_dim
 
-    def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
+    def prefix(
+        self, block_tokens: int, table: Array, counts: Array, ends: Array, begins: Array | None = None
+    ) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
 
         def attend(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
@@ -46,15 +48,18 @@ class XLAAttention:
 
             def tile(number: Array) -> AttentionOutput:
                 tile_ends = jnp.tile(ends.reshape(tiles, rows)[number], G)[:, None]  # [G * rows, 1]
+                tile_begins = 0 if begins is None else jnp.tile(begins.reshape(tiles, rows)[number], G)[:, None]
+                first = 0 if begins is None else jnp.min(tile_begins) // block_tokens
 
                 def visit(index: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
                     block = table[number, index]
                     scores = multiply("kqd,ksd->kqs", tiled[number], pool_keys[layer, :, block]) * D**-0.5
-                    seen = index * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32) < tile_ends
+                    places = index * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32)
+                    seen = places < tile_ends if begins is None else (places < tile_ends) & (places >= tile_begins)
                     return so_far.add(jnp.where(seen, scores, -jnp.inf), pool_values[layer, :, block])
 
                 empty = OnlineSoftmax.empty((K, G * rows), D)
-                return OnlineSoftmax(*lax.fori_loop(0, counts[number], visit, empty)).attended()
+                return OnlineSoftmax(*lax.fori_loop(first, counts[number], visit, empty)).attended()
 
             out, log_sum_exp = lax.map(tile, jnp.arange(tiles, dtype=jnp.int32))
             return AttentionOutput(
@@ -65,10 +70,16 @@ class XLAAttention:
         return attend
 
     def extension(
-        self, items: ItemSlots, block_tokens: int, table: Array, counts: Array, ends: Array
+        self,
+        items: ItemSlots,
+        block_tokens: int,
+        table: Array,
+        counts: Array,
+        ends: Array,
+        begins: Array | None = None,
     ) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        attend_prefix = self.prefix(block_tokens, table, counts, ends)
+        attend_prefix = self.prefix(block_tokens, table, counts, ends, begins)
         own_ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
         ranges = jnp.stack([items.begins, own_ends], axis=-1)[None, :, None]
 

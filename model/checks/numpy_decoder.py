@@ -10,6 +10,8 @@ Shapes: T tokens, Q queries and S keys of H query heads and K key heads, D of a 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +21,7 @@ from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Layer, Linear, Norm
+from model.architecture.rope import Rope
 from scoring.layout import TokenIds
 
 Floats = npt.NDArray[np.float32]
@@ -120,30 +123,25 @@ def embed(decoder: ServedDecoder, tokens: TokenIds) -> Floats:
     return vectors.astype(np.float32) * np.float32(decoder.config.multipliers.embedding_multiplier)
 
 
-def rotary_angles(positions: TokenIds, config: DecoderConfig) -> RotaryAngles:
+def rotary_angles(positions: TokenIds, rope: Rope, head_dim: int) -> RotaryAngles:
     """Return the rotary angles of int32 positions [T]."""
-    frequencies = config.rope.frequencies(config.head_dim).astype(np.float32)
-    angles = positions[:, None].astype(np.float32) * frequencies
-    magnitude = np.float32(config.rope.magnitude)
+    angles = positions[:, None].astype(np.float32) * rope.frequencies(head_dim).astype(np.float32)
+    magnitude = np.float32(rope.magnitude)
     return RotaryAngles(magnitude * np.cos(angles), magnitude * np.sin(angles))
 
 
 def queries(layer: Layer, hidden: Floats, rotary: RotaryAngles) -> Floats:
     """Return queries [Q, H, D] of hidden states [Q, width]."""
     attention = layer.self_attn
-    heads = _heads(layer, linear(_entering(layer, hidden), attention.q_proj), attention.q_norm)
+    heads = _heads(layer, linear(_maybe_normed(hidden, layer.input_layernorm), attention.q_proj), attention.q_norm)
     return _rotated(heads * np.float32(attention.query_scale), rotary)
 
 
 def key_values(layer: Layer, hidden: Floats, rotary: RotaryAngles) -> tuple[Floats, Floats]:
     """Return keys and values, [S, K, D] each, of hidden states [S, width]."""
-    attention, entering = layer.self_attn, _entering(layer, hidden)
+    attention, entering = layer.self_attn, _maybe_normed(hidden, layer.input_layernorm)
     keys = _heads(layer, linear(entering, attention.k_proj), attention.k_norm)
     return _rotated(keys, rotary), _heads(layer, linear(entering, attention.v_proj), None)
-
-
-def _entering(layer: Layer, hidden: Floats) -> Floats:
-    return hidden if layer.input_layernorm is None else normed(hidden, layer.input_layernorm)
 
 
 def _heads(layer: Layer, projected: Floats, norm: Norm | None) -> Floats:
@@ -182,22 +180,24 @@ def merge(one: ReferenceAttention, other: ReferenceAttention) -> Floats:
 
 def output_mlp(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
     """Return the hidden states after the layer, [Q, width]; attended: attention output, [Q, H, D]."""
-    scale, after = np.float32(layer.residual_scale), layer.post_feedforward_layernorm
+    scale = np.float32(layer.residual_scale)
     out = linear(attended.reshape(len(hidden), -1), layer.self_attn.o_proj)
-    hidden = hidden + scale * (out if after is None else normed(out, layer.post_attention_layernorm))
-    entering = normed(hidden, layer.post_attention_layernorm) if after is None else hidden
-    gate = linear(entering, layer.mlp.gate_proj)
-    out = linear(gate * _logistic(gate) * linear(entering, layer.mlp.up_proj), layer.mlp.down_proj)
-    return hidden + scale * (out if after is None else normed(out, after))
+    hidden = hidden + scale * _maybe_normed(out, layer.norm_after_attention)
+    entering = _maybe_normed(hidden, layer.norm_before_mlp)
+    gate = _ACTIVATIONS[layer.mlp.activation](linear(entering, layer.mlp.gate_proj))
+    out = linear(gate * linear(entering, layer.mlp.up_proj), layer.mlp.down_proj)
+    return hidden + scale * _maybe_normed(out, layer.post_feedforward_layernorm)
 
 
 def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, visible: Mask) -> Floats:
     """Return the hidden states after the last layer, [T, width]; visible: which tokens each token sees, [T, T]."""
-    dtype, rotary = decoder.head[1].dtype, rotary_angles(positions, decoder.config)
+    dtype, config = decoder.head[1].dtype, decoder.config
+    of_kinds = [rotary_angles(positions, rope, config.head_dim) for rope in config.ropes]
+    within = visible & (np.subtract.outer(positions, positions) < config.reach)
     hidden = embed(decoder, tokens)
-    for number in range(decoder.config.layers):
-        layer = decoder.layer(number)
-        attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), visible, dtype)
+    for number, is_windowed in enumerate(config.windowed):
+        layer, rotary, seen = decoder.layer(number), of_kinds[-is_windowed], within if is_windowed else visible
+        attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), seen, dtype)
         hidden = output_mlp(layer, hidden, attended.out)
     return hidden
 
@@ -205,7 +205,7 @@ def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, 
 def final_normed(decoder: ServedDecoder, hidden: Floats) -> Floats:
     """Return final states after the final norm, [T, width]."""
     scale = np.float32(1 / decoder.config.multipliers.logits_scaling)
-    return scale * _normed(hidden, decoder.head[0], decoder.config.norm_epsilon)
+    return scale * _normed(hidden, decoder.head[0], decoder.config.norm_offset, decoder.config.norm_epsilon)
 
 
 def label_logits(decoder: ServedDecoder, hidden: Floats, labels: TokenIds) -> Floats:
@@ -248,7 +248,11 @@ def _head_kernel(decoder: ServedDecoder) -> npt.NDArray[np.generic]:
 
 def normed(values: Floats, norm: Norm) -> Floats:
     """Return the root-mean-square norm over the last axis."""
-    return _normed(values, norm.weight[...], norm.epsilon)
+    return _normed(values, norm.weight[...], norm.offset, norm.epsilon)
+
+
+def _maybe_normed(values: Floats, norm: Norm | None) -> Floats:
+    return values if norm is None else normed(values, norm)
 
 
 def linear(rows: Floats, projection: Linear) -> Floats:
@@ -258,9 +262,9 @@ def linear(rows: Floats, projection: Linear) -> Floats:
     return out if projection.bias is None else out + on_host(projection.bias[...]).astype(np.float32)
 
 
-def _normed(values: Floats, weight: Array, epsilon: float) -> Floats:
+def _normed(values: Floats, weight: Array, offset: float, epsilon: float) -> Floats:
     scale = np.sqrt(np.mean(values * values, axis=-1, keepdims=True) + np.float32(epsilon))
-    out: Floats = values / scale * on_host(weight).astype(np.float32)
+    out: Floats = values / scale * (on_host(weight).astype(np.float32) + np.float32(offset))
     return out
 
 
@@ -268,6 +272,21 @@ def _logistic(values: Floats) -> Floats:
     """Return the logistic function, by the hyperbolic tangent, which does not overflow."""
     found: Floats = np.multiply(np.float32(0.5), 1 + np.tanh(values / 2))
     return found
+
+
+def _silu(values: Floats) -> Floats:
+    return values * _logistic(values)
+
+
+def _gelu(values: Floats) -> Floats:
+    """Return the Gaussian error linear unit by the hyperbolic tangent (arXiv:1606.08415)."""
+    inner = np.float32(math.sqrt(2 / math.pi)) * (values + np.float32(0.044715) * values * values * values)
+    found: Floats = np.multiply(np.float32(0.5), values) * (1 + np.tanh(inner))
+    return found
+
+
+_ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {"silu": _silu, "gelu_pytorch_tanh": _gelu}
+"""By HuggingFace's names."""
 
 
 def _rotated(heads: Floats, rotary: RotaryAngles) -> Floats:

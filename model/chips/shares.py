@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from model.architecture.config import DecoderConfig, QKNorm
+from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
+from model.architecture.families import QKNorm
 
 
 @dataclass(frozen=True, slots=True)

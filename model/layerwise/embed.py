@@ -1,15 +1,16 @@
-"""The program that enters a step: the embedding and the rotary angles of its tokens."""
+"""The program that enters a step: the embedding and the rotary angles of its tokens, by all kinds of layers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 from jax import Array
 from numpy.random import Generator
 
-from model.architecture.decoder import rotary_embedding
+from model.architecture.decoder import rotary_embeddings
 from model.checks import numpy_decoder
 from model.checks.expected import Case, ExpectedOutput
 from model.layerwise.decoder import LayerwiseDecoder
@@ -28,15 +29,20 @@ class EmbedKey:
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
         """See :class:`model.programs.kind.ProgramKey`."""
+        head_dim = decoder.config.head_dim
         ids = random.integers(0, decoder.config.vocabulary, self.tokens, np.int32)
         positions = random.integers(0, decoder.longest * decoder.buckets.block_tokens, self.tokens, np.int32)
-        rotary = numpy_decoder.rotary_angles(positions, decoder.config)
+        rotary = [numpy_decoder.rotary_angles(positions, rope, head_dim) for rope in decoder.config.ropes]
         embedded = ExpectedOutput(numpy_decoder.embed(decoder, ids), exact=True)
-        expected = (embedded, *(ExpectedOutput(part, min_scale=0.1) for part in rotary))
+        expected = (embedded, *(ExpectedOutput(part, min_scale=0.1) for part in chain(*rotary)))
         return (*decoder.embedding, ids, positions), expected
 
 
 def embed(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array, ...]:
-    """(*embedding, tokens [T], positions [T]) -> hidden float32 [T, width], cosines and sines of the positions."""
+    """(*embedding, tokens [T], positions [T]) -> hidden float32 [T, width], cosines and sines of the positions.
+
+    Where layers with a sliding window have other angles, their cosines and sines come last.
+    """
     *weights, tokens, positions = arguments
-    return decoder.embedding_of(weights)(tokens), *rotary_embedding(positions, decoder.config)
+    of_kinds = rotary_embeddings(positions, decoder.config)
+    return decoder.embedding_of(weights)(tokens), *chain(*of_kinds)

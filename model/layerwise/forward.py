@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +54,12 @@ class LayerwiseForward:
             jnp.full(heads, -jnp.inf, jnp.float32),
         )
 
+        self._windowed = decoder.config.windowed
+        self._reaches: tuple[tuple[Any, ...], tuple[Any, ...]] = (), ()
+        """What programs of self-attention take in layers without and with a sliding window."""
+        if decoder.config.window is not None:
+            self._reaches = (jnp.int32(decoder.config.context),), (jnp.int32(decoder.config.reach),)
+
     def core(self) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
         return core(self._buckets, self._blocks)
@@ -94,52 +100,58 @@ class LayerwiseForward:
             for batch, (places, slots, _, _) in zip(step.self_attention, indices, strict=True)
         ]
         attend_prefix = run[PrefixAttentionKey(size, self._blocks)] if step.has_prefix else None
-        hidden, *rotary = run[EmbedKey(size)](*self._decoder.embedding, step.tokens, step.positions)
+        hidden, *angles = run[EmbedKey(size)](*self._decoder.embedding, step.tokens, step.positions)
+        reaches, begins = self._reaches, self._begins(step)
         # Where extensions are read at several tokens, the last layer computes all tokens, as any other layer does.
         complete = self._layers if first.read > 1 else self._layers[:-1]
-        for number, layer in enumerate(complete):
-            queries, keys, values = qkv(*layer, hidden, *rotary)
+        for number, (layer, is_windowed) in enumerate(zip(complete, self._windowed, strict=False)):
+            queries, keys, values = qkv(*layer, hidden, *_of_kind(angles, is_windowed))
             out, log_sum_exp = self._no_attention
             if attend_prefix is not None:
-                out, log_sum_exp = attend_prefix(queries, *self._pool[number], blocks, prefix_ends)
+                out, log_sum_exp = attend_prefix(
+                    queries, *self._pool[number], blocks, prefix_ends, *begins[is_windowed]
+                )
             self._store(number, keys, values, target)
             for attend_items, places, slots in self_attention:
-                (out,) = attend_items(queries, keys, values, out, log_sum_exp, places, slots)
+                (out,) = attend_items(queries, keys, values, out, log_sum_exp, places, slots, *reaches[is_windowed])
             (hidden,) = output_mlp(*layer, hidden, out)
         if first.read > 1:
             return hidden  # type: ignore[no-any-return]
-        last, layer = len(self._layers) - 1, self._layers[-1]
+        last, layer, is_windowed = len(self._layers) - 1, self._layers[-1], self._windowed[-1]
         qkv_for_logits = run[QKVKey(size, logit_rows)]
+        rotary = _of_kind(angles, is_windowed)
         queries, keys, values, hidden = qkv_for_logits(*layer, hidden, *rotary, step.logit_positions)
         out, log_sum_exp = self._no_attention
         if attend_prefix is not None and first.read:
             attend_prefix = run[PrefixAttentionKey(logit_rows, self._blocks)]
-            ends = step.prefix_ends[step.logit_positions]
-            out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, ends)
+            seen = [part[step.logit_positions] for part in (step.prefix_ends, *begins[is_windowed])]
+            out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, *seen)
         self._store(last, keys, values, target)
         if not first.read:
             return hidden  # type: ignore[no-any-return]
         for batch, (places, _, lengths, logit_indices) in zip(step.self_attention, indices, strict=True):
             attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
-            (out,) = attend_items(queries, keys, values, out, log_sum_exp, places, lengths, logit_indices)
+            items = places, lengths, logit_indices, *reaches[is_windowed]
+            (out,) = attend_items(queries, keys, values, out, log_sum_exp, *items)
         (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
         return hidden  # type: ignore[no-any-return]
 
     def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
         """See :class:`model.forward.Forward`."""
         size, logit_rows = self._buckets.packed_shape(sequence.length, len(sequence.rows))
-        tokens, positions, ranges, logit_positions = sequence.arrays(size, logit_rows)
+        tokens, positions, *ranges, logit_positions = sequence.arrays(size, logit_rows, self._decoder.config.window)
         run = self._executables
         qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
         attend = run[PackedAttentionKey(size, 0, dense)]
-        hidden, *rotary = run[EmbedKey(size)](*self._decoder.embedding, tokens, positions)
-        for layer in self._layers[:-1]:
-            queries, keys, values = qkv(*layer, hidden, *rotary)
-            (out,) = attend(queries, keys, values, ranges)
+        hidden, *angles = run[EmbedKey(size)](*self._decoder.embedding, tokens, positions)
+        for layer, is_windowed in zip(self._layers[:-1], self._windowed, strict=False):
+            queries, keys, values = qkv(*layer, hidden, *_of_kind(angles, is_windowed))
+            (out,) = attend(queries, keys, values, ranges[is_windowed])
             (hidden,) = output_mlp(*layer, hidden, out)
-        layer = self._layers[-1]
+        layer, is_windowed = self._layers[-1], self._windowed[-1]
+        rotary, seen = _of_kind(angles, is_windowed), ranges[is_windowed][logit_positions]
         queries, keys, values, hidden = run[QKVKey(size, logit_rows)](*layer, hidden, *rotary, logit_positions)
-        (out,) = run[PackedAttentionKey(size, logit_rows, dense)](queries, keys, values, ranges[logit_positions])
+        (out,) = run[PackedAttentionKey(size, logit_rows, dense)](queries, keys, values, seen)
         (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
         return Computed(hidden, size)
 
@@ -155,6 +167,13 @@ class LayerwiseForward:
         outputs: tuple[Array, ...] = self._executables[key](*self._decoder.head, *key.padded(hidden, targets))
         return outputs
 
+    def _begins(self, step: Step) -> tuple[tuple[TokenIds, ...], tuple[TokenIds, ...]]:
+        """Return what attention to a prefix takes in layers without and with a sliding window."""
+        if self._decoder.config.window is None:
+            return (), ()
+        begins = np.maximum(step.positions + 1 - self._decoder.config.reach, 0)
+        return (np.zeros_like(begins),), (begins,)
+
     def _store(self, layer: int, keys: Array, values: Array, blocks: Array | None) -> None:
         if blocks is not None:
             self._pool[layer] = self._executables[StoreKey(self._blocks)](*self._pool[layer], keys, values, blocks)
@@ -162,3 +181,8 @@ class LayerwiseForward:
     def _targets(self, stored: TokenIds) -> TokenIds:
         """Return which block of the pool each block of a step is written to. Blocks of padding are written nowhere."""
         return np.pad(stored, (0, self._buckets.step_blocks - len(stored)), constant_values=self._blocks)
+
+
+def _of_kind(angles: Sequence[Array], is_windowed: bool) -> Sequence[Array]:
+    """Return the cosines and sines of a layer. Those of layers with a sliding window come last, where they differ."""
+    return angles[-2:] if is_windowed else angles[:2]

@@ -28,7 +28,8 @@ class PrefixAttentionKey:
     def source(self, decoder: LayerwiseDecoder) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""
         prefix = (*decoder.pool(self.blocks), int32(decoder.longest))
-        return Source(partial(prefix_attention, decoder), (decoder.queries(self.tokens), *prefix, int32(self.tokens)))
+        seen = (int32(self.tokens),) * (1 if decoder.config.window is None else 2)
+        return Source(partial(prefix_attention, decoder), (decoder.queries(self.tokens), *prefix, *seen))
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
         """A prefix in some blocks of the pool, of which each token sees another part."""
@@ -46,16 +47,26 @@ class PrefixAttentionKey:
         ends = random.integers(0, count * size, self.tokens, np.int32, endpoint=True)
         ends[:5] = (0, 1, size - 1, size, count * size)
         checked = evenly_spaced(self.tokens)
-        visible: Mask = np.less(np.arange(count * size), ends[checked, None])
+        begins = np.zeros_like(ends)
+        if decoder.config.window is not None:
+            begins = random.integers(0, ends, dtype=np.int32, endpoint=True)
+            begins[::3] = 0
+        places = np.arange(count * size)
+        visible: Mask = np.less(places, ends[checked, None]) & np.greater_equal(places, begins[checked, None])
         output = attended(decoder, queries[checked], keys, values, visible)
         log_sum_exp = ExpectedOutput(output.log_sum_exp, checked, min_scale=1.0)
-        return (queries, *pool, table, ends), (ExpectedOutput(output.out, checked), log_sum_exp)
+        seen = (ends,) if decoder.config.window is None else (ends, begins)
+        return (queries, *pool, table, *seen), (ExpectedOutput(output.out, checked), log_sum_exp)
 
 
 def prefix_attention(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array, ...]:
-    """(queries, pool keys, pool values, table, prefix ends [T]) -> out float32 [I, H, D], log-sum-exp [I, H]."""
-    queries, keys, values, table, ends = arguments
-    output = decoder.attention.attend_prefix(queries[: len(ends)], PrefixBlocks(keys, values, table), ends)
+    """(queries, pool keys, pool values, table, prefix ends [T]) -> out float32 [I, H, D], log-sum-exp [I, H].
+
+    With a sliding window, where in the prefix each token begins to see comes last, [T]: 0 in layers without it.
+    """
+    queries, keys, values, table, *seen = arguments
+    ends = seen[0]
+    output = decoder.attention.attend_prefix(queries[: len(ends)], PrefixBlocks(keys, values, table), *seen)
     size = decoder.buckets.padded_rows(len(ends)) - len(ends)
     log_sum_exp = jnp.pad(output.log_sum_exp, ((0, size), (0, 0)), constant_values=-jnp.inf)
     return jnp.pad(output.out, ((0, size), (0, 0), (0, 0))), log_sum_exp

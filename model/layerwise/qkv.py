@@ -36,7 +36,8 @@ class QKVKey:
         """See :class:`model.programs.kind.ProgramKey`."""
         turns = in_turn(self.tokens)
         hidden = normal(random, DISTINCT_ROWS, decoder.config.width)
-        rotary = numpy_decoder.rotary_angles(random.integers(0, 1000, DISTINCT_ROWS, np.int32), decoder.config)
+        positions = random.integers(0, 1000, DISTINCT_ROWS, np.int32)
+        rotary = numpy_decoder.rotary_angles(positions, decoder.config.rope, decoder.config.head_dim)
         layer = decoder.layer(0)
         queries = numpy_decoder.queries(layer, hidden, rotary)
         keys, values = (part[turns] for part in numpy_decoder.key_values(layer, hidden, rotary))
@@ -44,10 +45,10 @@ class QKVKey:
         arguments: tuple[ArrayLike, ...] = (*decoder.layers[0], hidden[turns], cos, sin)
         if not self.logit_rows:
             return arguments, tuple(map(ExpectedOutput, (queries[turns], keys, values)))
-        positions = random.integers(0, self.tokens, self.logit_rows, np.int32)
-        selected = turns[positions]
+        read = random.integers(0, self.tokens, self.logit_rows, np.int32)
+        selected = turns[read]
         expected = map(ExpectedOutput, (queries[selected], keys, values))
-        return (*arguments, positions), (*expected, ExpectedOutput(hidden[selected], exact=True))
+        return (*arguments, read), (*expected, ExpectedOutput(hidden[selected], exact=True))
 
 
 def qkv(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array, ...]:

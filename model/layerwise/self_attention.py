@@ -35,9 +35,10 @@ class SelfAttentionKey:
         step, rows = decoder.buckets.step_tokens, int32(self.rows)
         places = int32(self.rows, self.length)
         arguments = decoder.queries(step), *decoder.key_values(step), *decoder.attended(step), places
+        reach = () if decoder.config.window is None else (int32(),)
         if self.last:
-            return Source(partial(self_attention_for_logits, decoder), (*arguments, rows, rows))
-        return Source(partial(self_attention, decoder, self.length), (*arguments, int32(step)))
+            return Source(partial(self_attention_for_logits, decoder), (*arguments, rows, rows, *reach))
+        return Source(partial(self_attention, decoder, self.length), (*arguments, int32(step), *reach))
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
         """Items of all lengths of a bucket, tightly packed, some of them behind a prefix that they have attended to.
@@ -66,11 +67,16 @@ class SelfAttentionKey:
         item_of_query = checked - others if self.last else item_of[checked]
         ends = np.full_like(checked, len(item_of)) if self.last else checked + 1
         visible = np.equal.outer(item_of_query, item_of) & np.greater.outer(ends, np.arange(len(item_of)))
+        reach = self.length if decoder.config.window is None else self.length // 2 + 1
+        stops = np.cumsum(lengths)[np.clip(item_of_query, 0, count - 1)] if self.last else ends
+        visible &= np.less_equal.outer(stops - reach, np.arange(len(item_of)))
         own = attended(decoder, queries[checked], keys[: len(item_of)], values[: len(item_of)], visible)
         merged = numpy_decoder.merge(ReferenceAttention(before.out[checked], before.log_sum_exp[checked]), own)
         in_bucket = item_of_query >= 0 if self.last else slots[checked] >= 0
         expected = np.where(in_bucket[:, None, None], merged, before.out[checked])
         indices = (batch.lengths, logit_indices) if self.last else (slots,)
+        if decoder.config.window is not None:
+            indices = (*indices, np.int32(reach))
         return (queries, keys, values, *before, batch.places, *indices), (ExpectedOutput(expected, checked),)
 
 
@@ -79,9 +85,10 @@ def self_attention(decoder: LayerwiseDecoder, length: int, *arguments: Array) ->
 
     The program merges each token's attention to its own item into ``out``, its attention to the prefix. places and
     slots: see :class:`model.layerwise.steps.SelfAttentionBatch`. Tokens of other length buckets keep their ``out``.
+    With a sliding window, how many tokens each sees at most comes last, int32 [].
     """
-    queries, keys, values, out, log_sum_exp, places, slots = arguments
-    padded = decoder.attention.attend(queries[places], keys[places], values[places], causal(length))
+    queries, keys, values, out, log_sum_exp, places, slots, *reach = arguments
+    padded = decoder.attention.attend(queries[places], keys[places], values[places], causal(length, *reach))
     own = (part.reshape(-1, *part.shape[2:])[jnp.maximum(slots, 0)] for part in padded)
     merged = merge(AttentionOutput(out, log_sum_exp), AttentionOutput(*own)).out
     return (jnp.where((slots >= 0)[:, None, None], merged, out),)
@@ -93,8 +100,9 @@ def self_attention_for_logits(decoder: LayerwiseDecoder, *arguments: Array) -> t
     The same for the query of each item's last token alone: the query and the output of item ``r`` stand at
     ``logit_indices[r]``. Outputs elsewhere stay, and an index of I writes nothing.
     """
-    queries, keys, values, out, log_sum_exp, places, lengths, logit_indices = arguments
-    ranges = jnp.stack([jnp.zeros_like(lengths), lengths], axis=-1)[:, None, None]
+    queries, keys, values, out, log_sum_exp, places, lengths, logit_indices, *reach = arguments
+    begins = jnp.maximum(lengths - reach[0], 0) if reach else jnp.zeros_like(lengths)
+    ranges = jnp.stack([begins, lengths], axis=-1)[:, None, None]
     present = jnp.minimum(logit_indices, len(queries) - 1)
     padded = decoder.attention.attend(queries[present][:, None], keys[places], values[places], ranges)
     own = AttentionOutput(*(part[:, 0] for part in padded))

@@ -23,8 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from model.architecture.decoder import Decoder, Layer, Total, rotary_embedding
-from model.attention.contract import WholeStepAttention
+from model.architecture.decoder import Decoder, Layer, Total, of_kind, rotary_embeddings
+from model.attention.contract import AttentionOutput, WholeStepAttention
 from model.checks.numpy_decoder import on_host
 from model.chips.axes import POOL, Axes
 from model.chips.mesh import Chips
@@ -57,6 +57,9 @@ into it, and nothing else."""
 Attend = Callable[[Layer, Array, Array, Carried], tuple[Array, Carried]]
 """Takes a layer, its hidden states [T, width], its number int32 [], and what is carried. Returns the output of
 attention, [T, H, D], and what is carried on."""
+
+
+AttendLayer = Callable[..., AttentionOutput]
 
 
 class StackedDecoder(DecoderParts):
@@ -96,11 +99,31 @@ class StackedDecoder(DecoderParts):
         of_layer: list[Any] = [leaf[number] if self.chips is None else on_host(leaf, number) for leaf in stacks]
         return self.layer_of(of_layer)
 
-    def rotation(self, positions: Array) -> Rotation:
-        """Return how queries and keys at these positions, [T], are rotated."""
+    def rotation(self, positions: Array) -> Callable[[Array], Rotation]:
+        """Return how queries and keys at these positions, [T], are rotated in the layer of a number, int32 []."""
         # Without the barrier, the TPU compiler computes cosines and sines again in every layer.
-        rotary = lax.optimization_barrier(rotary_embedding(positions, self.config))  # type: ignore[no-untyped-call]
-        return self.attention.rotation(RotaryEmbedding(*rotary))
+        of_kinds = lax.optimization_barrier(rotary_embeddings(positions, self.config))  # type: ignore[no-untyped-call]
+        if len(of_kinds) == 1:
+            rotation = self.attention.rotation(RotaryEmbedding(*of_kinds[0]))
+            return lambda _: rotation
+        windowed = jnp.array(self.config.windowed)
+        return lambda number: self.attention.rotation(of_kind(of_kinds, windowed[number]))
+
+    def of_kinds(self, attend: Callable[[int | None], Callable[..., AttentionOutput]]) -> AttendLayer:
+        """Return attention in any layer. It takes the layer's number and what the attention of its kind takes.
+
+        attend: makes the attention in which a token sees so many tokens at most, itself among them; None: all.
+        """
+        everywhere = attend(None)
+        if self.config.window is None:
+            return lambda _, *arguments: everywhere(*arguments)
+        within, windowed = attend(self.config.window.size), jnp.array(self.config.windowed)
+
+        def of_layer(number: Array, *arguments: Array) -> AttentionOutput:
+            found: AttentionOutput = lax.cond(windowed[number], within, everywhere, *arguments)
+            return found
+
+        return of_layer
 
     def split(self, arguments: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array]]:
         """Return the weights among the arguments of a program, and the others."""

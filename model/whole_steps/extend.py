@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import jax.numpy as jnp
 from jax import Array
 from numpy.random import Generator
 
 from model.architecture.decoder import Layer
-from model.attention.contract import ItemSlots
+from model.attention.contract import AttendExtension, ItemSlots
 from model.chips.axes import STATES
 from model.programs.kind import Source, int32
 from model.whole_steps.decoder import Carried, StackedDecoder
@@ -43,13 +44,23 @@ def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     :class:`model.attention.contract.ItemSlots`. A row sees the first ``ends[t]`` tokens of its tile's prefix, and
     the tokens of its own item up to itself.
     """
-    weights, (keys, values, tokens, positions, *step, logit_positions) = decoder.split(arguments)
-    attend_extension = decoder.attention.extension(ItemSlots(*step[3:]), keys.shape[3], *step[:3])
-    rotation = decoder.rotation(positions)
+    weights, (keys, values, tokens, positions, table, counts, ends, *slots, logit_positions) = decoder.split(arguments)
+    items, step = ItemSlots(*slots), (keys.shape[3], table, counts, ends)
+
+    def attention(reach: int | None) -> AttendExtension:
+        if reach is None:
+            return decoder.attention.extension(items, *step)
+        begins = jnp.maximum(positions + 1 - reach, 0)
+        own_ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
+        near = items._replace(begins=jnp.maximum(items.begins, own_ends - reach))
+        return decoder.attention.extension(near, *step, begins)
+
+    attend_extension, rotation = decoder.of_kinds(attention), decoder.rotation(positions)
 
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
-        queries, own = layer.queries(hidden, rotation), layer.key_values(hidden, rotation)
-        return attend_extension(queries, *own, keys, values, number).out, carried
+        rotary = rotation(number)
+        queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
+        return attend_extension(number, queries, *own, keys, values, number).out, carried
 
     hidden, _ = decoder.through_layers(weights, tokens, attend, logit_positions)
     return (hidden,)

@@ -98,7 +98,7 @@ class WholeStepForward:
         """See :class:`model.forward.Forward`."""
         size, logit_rows = self._buckets.packed_shape(sequence.length, len(sequence.rows))
         program = self._program(PackedKey(size, logit_rows, dense))
-        (states,) = program(*self._decoder.weights, *sequence.arrays(size, logit_rows))
+        (states,) = program(*self._decoder.weights, *sequence.arrays(size, logit_rows, self._decoder.config.window))
         return Computed(states, size)
 
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:

@@ -10,6 +10,7 @@ from jax import Array
 from numpy.random import Generator
 
 from model.architecture.decoder import Layer
+from model.attention.contract import AttendPacked, AttentionOutput
 from model.attention.dense import DenseAttention
 from model.checks.expected import Case, ExpectedOutput
 from model.checks.known_prompts import known_prompt, prompt_states
@@ -35,7 +36,8 @@ class PackedKey:
     def source(self, decoder: StackedDecoder) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""
         rows = int32(self.tokens)
-        sequence = rows, rows, int32(self.tokens, 2, 2), int32(self.logit_rows)
+        ranges = (int32(self.tokens, 2, 2),) * (1 if decoder.config.window is None else 2)
+        sequence = rows, rows, *ranges, int32(self.logit_rows)
         return decoder.source(
             partial(packed, decoder, self.dense), (*decoder.weights, *sequence), decoder.axes, (STATES,)
         )
@@ -51,7 +53,7 @@ class PackedKey:
             for row in rows:
                 sequence.add_row(row, begin)
         states = np.stack([of_row[-1] for of_row in prompt_states(decoder, [group])] * COPIES)
-        arrays = sequence.arrays(self.tokens, self.logit_rows)
+        arrays = sequence.arrays(self.tokens, self.logit_rows, decoder.config.window)
         return (*decoder.weights, *arrays), (ExpectedOutput(states, states_of=decoder),)
 
 
@@ -60,18 +62,26 @@ def packed(decoder: StackedDecoder, dense: bool, *arguments: Array) -> tuple[Arr
 
     (*weights, tokens [T], positions [T], ranges [T, 2, 2], logit positions [n]) -> hidden states of the logit
     positions, float32 [n, width]. ranges: what each token sees, as in
-    :meth:`model.attention.contract.WholeStepAttention.packed`.
+    :meth:`model.attention.contract.WholeStepAttention.packed`; behind them, what it sees in layers with a sliding
+    window, if there are any.
     """
-    weights, (tokens, positions, ranges, logit_positions) = decoder.split(arguments)
-    attend_packed = decoder.attention.packed(ranges)
-    rotation = decoder.rotation(positions)
+    weights, (tokens, positions, *ranges, logit_positions) = decoder.split(arguments)
+
+    def attention(reach: int | None) -> AttendPacked:
+        seen = ranges[0] if reach is None else ranges[1]
+        return partial(_attend_densely, seen) if dense else decoder.attention.packed(seen)
+
+    attend_packed, rotation = decoder.of_kinds(attention), decoder.rotation(positions)
 
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
-        queries, own = layer.queries(hidden, rotation), layer.key_values(hidden, rotation)
-        if dense:
-            batch = [part[None] for part in (queries, *own, ranges)]
-            return DenseAttention().attend(batch[0], batch[1], batch[2], batch[3]).out[0], carried
-        return attend_packed(queries, *own).out, carried
+        rotary = rotation(number)
+        queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
+        return attend_packed(number, queries, *own).out, carried
 
     hidden, _ = decoder.through_layers(weights, tokens, attend, logit_positions)
     return (hidden,)
+
+
+def _attend_densely(ranges: Array, queries: Array, keys: Array, values: Array) -> AttentionOutput:
+    out, log_sum_exp = DenseAttention().attend(queries[None], keys[None], values[None], ranges[None])
+    return AttentionOutput(out[0], log_sum_exp[0])

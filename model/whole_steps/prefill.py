@@ -10,6 +10,7 @@ from jax import Array, lax
 from numpy.random import Generator
 
 from model.architecture.decoder import KeyValues, Layer
+from model.attention.contract import AttendPrefix
 from model.chips.axes import POOL, STATES
 from model.programs.kind import Source, int32
 from model.whole_steps.decoder import Carried, Pool, StackedDecoder
@@ -44,13 +45,18 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     sees the first ``ends[t]`` tokens of its prefix, itself among them.
     """
     weights, (keys, values, tokens, positions, *tiles, places, logit_positions) = decoder.split(arguments)
-    attend_prefix = decoder.attention.prefix(keys.shape[3], *tiles)
-    rotation = decoder.rotation(positions)
+
+    def attention(reach: int | None) -> AttendPrefix:
+        begins = () if reach is None else (jnp.maximum(positions + 1 - reach, 0),)
+        return decoder.attention.prefix(keys.shape[3], *tiles, *begins)
+
+    attend_prefix, rotation = decoder.of_kinds(attention), decoder.rotation(positions)
 
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
-        pool = _stored(Pool(*carried), layer.key_values(hidden, rotation), number, places)
-        queries = layer.queries(hidden, rotation)
-        return attend_prefix(queries, *pool, number).out, pool
+        rotary = rotation(number)
+        pool = _stored(Pool(*carried), layer.key_values(hidden, rotary), number, places)
+        queries = layer.queries(hidden, rotary)
+        return attend_prefix(number, queries, *pool, number).out, pool
 
     hidden, pool = decoder.through_layers(weights, tokens, attend, logit_positions, keys, values)
     return hidden, *pool

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import groupby
 from typing import NamedTuple
 
@@ -23,6 +24,14 @@ MARK, SPLIT = "<|mark|>", "<|split|>"
 """What a decision template writes where an answer is read, and where the text is cut before it is encoded."""
 
 _SENTINEL = re.compile(f"{re.escape(MARK)}|{re.escape(SPLIT)}")
+
+
+class Behind(Enum):
+    """What stands before a text that is encoded by itself. Tokenizers may mark the beginning of a text by it."""
+
+    NOTHING = auto()
+    SENTINEL = auto()  # for the reference an added token of the same text
+    TEXT = auto()  # a control token of the caller
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,24 +98,28 @@ class DecisionPrompts:
         """Return the tokens behind the first piece of each row. first: the number of the first row."""
         return [[*self._encode(of_row[1:], tokenizer), *self.suffixes[n]] for n, of_row in enumerate(pieces, first)]
 
-    def _pieces(self, marked: str, is_behind: bool = False) -> list[_Piece]:
+    def _pieces(self, marked: str, behind: Behind = Behind.NOTHING) -> list[_Piece]:
         """Return the pieces of a marked text, of which the first and the last are the template's, and may be empty.
 
-        is_behind: whether another text stands before it.
+        behind: what stands before it.
         """
         found: list[_Piece] = []
         parts = [TextPart(marked, as_text=False)] if self.control is None else self.control.split(marked)
         for part in parts:
             for text in [part.text] if part.as_text else _SENTINEL.split(part.text):
-                found.append(_Piece(text, part.as_text, is_behind or bool(found)))
-        return [*found, _Piece("", is_behind=True)] if found[-1].as_text else found
+                found.append(_Piece(text, part.as_text, behind))
+                behind = Behind.SENTINEL
+            behind = Behind.TEXT
+        return [*found, _Piece("", behind=Behind.TEXT)] if found[-1].as_text else found
 
     def _encode(self, pieces: Sequence[_Piece], tokenizer: TextTokenizer) -> list[int]:
         tokens: list[int] = []
         for piece in pieces:
             if piece.as_text:
                 tokens += self._as_text(piece.text)
-            elif piece.is_behind:
+            elif piece.behind is Behind.SENTINEL:
+                tokens += tokenizer.encode_behind_token(piece.text)
+            elif piece.behind is Behind.TEXT:
                 tokens += tokenizer.encode_behind_text(piece.text)
             else:
                 tokens += tokenizer.encode(piece.text, add_special_tokens=False)
@@ -137,7 +150,7 @@ class DecisionPrompts:
         ends = []
         for n, (text, suffix) in enumerate(zip(self.behind, self.suffixes, strict=True)):
             if not suffix:
-                tokens += self._encode(self._pieces(text, is_behind=n > 0), tokenizer)
+                tokens += self._encode(self._pieces(text, Behind.SENTINEL if n else Behind.NOTHING), tokenizer)
                 check_query_length(len(tokens), card.context_length)
             ends.append(len(tokens))
         all_ends = np.array(ends, np.int32)
@@ -155,7 +168,7 @@ class _Piece(NamedTuple):
 
     text: str
     as_text: bool = False  # whether it is a control token of the caller
-    is_behind: bool = False  # whether another piece stands before it
+    behind: Behind = Behind.NOTHING
 
 
 def _row_behind(prefix: TokenIds, sequence: Sequence[int]) -> Rows:

@@ -80,6 +80,9 @@ class TextTokenizer:
         """The id of each added token, such as ``<|im_start|>``, by its text."""
         self.special_tokens = frozenset(token.content for token in added.values() if token.special)
         """Those of the added tokens that the tokenizer calls special."""
+        plain = (token for token in added.values() if not (token.lstrip or token.rstrip or token.single_word))
+        self._plain_token = next((token.content for token in plain if not token.normalized), "")
+        """An added token that takes nothing of the text around it, if there is one."""
         self._is_byte_level = (definition["decoder"] or {}).get("type") == "ByteLevel"
         self.marks_beginnings = marks_beginnings(definition["normalizer"]) or marks_beginnings(
             definition["pre_tokenizer"]
@@ -173,6 +176,12 @@ class TextTokenizer:
     def encode_behind_text(self, text: str) -> list[int]:
         """Return the token ids of ``text`` without the marker that the tokenizer puts at the beginning of a text."""
         return self._encode_all([text], False, behind_text=True)[0]
+
+    def encode_behind_token(self, text: str) -> list[int]:
+        """Return the token ids of ``text`` directly behind an added token, where some tokenizers mark a beginning."""
+        token = self._plain_token
+        ids = self.encode(token + text, add_special_tokens=False) if token and self.marks_beginnings else []
+        return ids[1:] if ids[:1] == [self.added_tokens.get(token)] else self.encode_behind_text(text)
 
     def encode_as_text(self, text: str) -> list[int]:
         """Return the token ids of ``text`` behind other text, in which no added token is looked for."""

@@ -17,9 +17,11 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from model.architecture.config import DecoderConfig, Multipliers, QKNorm
+from model.architecture.config import DecoderConfig, Multipliers
 from model.architecture.decoder import Decoder
+from model.architecture.families import Norms, QKNorm
 from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from model.architecture.windows import Window
 
 CONFIGS = {
     # Grouped heads, a head_dim that is not width / heads, a tied head.
@@ -81,6 +83,24 @@ VARIANTS = {
     "olmo2": replace(_SMALL, family="olmo2", kv_heads=4),
     "olmo2 grouped": replace(_SMALL, family="olmo2", norm_epsilon=1e-6, rope=Rope(500_000.0)),
     "phi3": replace(_SMALL, family="phi3", rope=Rope(250_000.0)),
+    "mistral with a window": replace(_SMALL, family="mistral", window=Window(6, (True, True))),
+    "phi3 with a window": replace(_SMALL, family="phi3", window=Window(40, (True, True))),
+    "qwen2 with a window": replace(_SMALL, family="qwen2", window=Window(3, (False, True))),
+    "gemma3": replace(
+        _SMALL,
+        family="gemma3_text",
+        layers=3,
+        tied=True,
+        rope=Rope(1_000_000.0, LinearScaling(8.0)),
+        multipliers=Multipliers(8.0, attention_multiplier=24**-0.5),
+        window=Window(5, (True, False, True), Rope(10_000.0)),
+    ),
+    "olmo3": replace(
+        _SMALL,
+        family="olmo3",
+        rope=Rope(10_000.0, YarnScaling(4.0, 32.0, 1.0, 256, True, 1.1386)),
+        window=Window(20, (True, False), Rope(10_000.0)),
+    ),
     "mistral wide heads": replace(_SMALL, family="mistral", head_dim=32, kv_heads=1, rope=Rope(1_000_000.0)),
 }
 """The families, and what their configurations can vary; stretched so far that short sequences tell."""
@@ -119,14 +139,14 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
         return (0.15 * random.standard_normal(size)).astype(np.float32)
 
     def norm(size: int, around: float = 1.0) -> np.ndarray:
-        return (around * (1.0 + 0.4 * random.standard_normal(size))).astype(np.float32)
+        return (around * (1.0 + 0.4 * random.standard_normal(size)) - config.norm_offset).astype(np.float32)
 
     D, width = config.head_dim, config.width
     spread = _VARIANT_SPREAD if config in VARIANTS.values() and not config.tied else _LOGIT_SPREAD
     found: Tensors = {}
     for i in range(config.layers):
         layer = f"model.layers.{i}."
-        if not config.norms_after:
+        if config.norms is not Norms.AFTER:
             found[layer + "input_layernorm.weight"] = norm(width)
         heads = {"q": config.query_heads * D, "k": config.kv_heads * D, "v": config.kv_heads * D}
         for letter, size in heads.items():
@@ -140,7 +160,8 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             of_all = config.qk_norm is QKNorm.ALL_HEADS
             found[layer + "self_attn.q_norm.weight"] = norm(heads["q"] if of_all else D)
             found[layer + "self_attn.k_norm.weight"] = norm(heads["k"] if of_all else D)
-        found[layer + "post_attention_layernorm.weight"] = norm(width, _GAIN_AFTER if config.norms_after else 1.0)
+        after = 1.0 if config.norms is Norms.BEFORE else _GAIN_AFTER
+        found[layer + "post_attention_layernorm.weight"] = norm(width, after)
         for name, out, size in (
             ("gate", config.mlp_width, width),
             ("up", config.mlp_width, width),
@@ -149,7 +170,9 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             found[layer + f"mlp.{name}_proj.weight"] = kernel(out, size)
             if config.mlp_bias:
                 found[layer + f"mlp.{name}_proj.bias"] = bias(out)
-        if config.norms_after:
+        if config.norms is Norms.AROUND:
+            found[layer + "pre_feedforward_layernorm.weight"] = norm(width)
+        if config.norms is not Norms.BEFORE:
             found[layer + "post_feedforward_layernorm.weight"] = norm(width, _GAIN_AFTER)
         if config.is_fused:
             for fused, parts in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):

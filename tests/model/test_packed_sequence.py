@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.architecture.windows import Window
 from model.packed_sequence import PackedSequence, pack_sequences
 from model.rows import Row
 from model.score_buffer import ScoreBuffer
@@ -49,6 +50,17 @@ def test_every_row_is_scored_at_a_token_that_sees_its_prefix_and_its_own_tokens_
                 deeper = [deep for begin, end in ranges[k] for deep in range(begin, end)]
                 assert positions[deeper].tolist() == list(range(positions[k] + 1))
                 assert set(deeper) <= set(seen)
+
+
+@given(groups=several_groups, size=st.integers(1, 40))
+def test_a_window_leaves_the_last_of_the_tokens_that_each_sees(groups: list[Group], size: int) -> None:
+    for sequence in packed(groups):
+        _, positions, ranges, within, _ = sequence.arrays(LONGEST, 100, Window(size, (True,)))
+        for place in range(sequence.length):
+            seen = [k for begin, end in ranges[place] for k in range(begin, end)]
+            near = [k for begin, end in within[place] for k in range(begin, end)]
+            assert near == [k for k in seen if positions[place] - positions[k] < size]
+        assert not within[sequence.length :].any()
 
 
 @given(groups=several_groups, longest=st.integers(270, 900), max_rows=st.integers(1, 8))

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from checkpoints.files import read_model_card
+from scoring.decisions.checkpoint import DecisionCheckpoint
+from scoring.decisions.prompts import PromptWriter
+from scoring.decisions.questions import read_systemone
+from scoring.tokenizing.tokenization import TextTokenizer
 from tests.model.decisions.checkpoints import VARIANTS, write_variant
 from tests.model.decisions.deciding import Deciding
 from tests.model.decisions.requests import REQUESTS
 from tests.model.decisions.stored import read_references
 from tests.model.decisions.test_decisions import assert_same_answers
+from tests.packed_rows import whole_sequences
+from tests.scoring.tokenizing.tokenizer_families import FAMILIES, family
 
 pytestmark = pytest.mark.parity
 
@@ -29,3 +37,39 @@ def test_prompts_and_answers_are_those_of_the_pipeline(variant: str, tmp_path: P
         if not VARIANTS[variant].sanitizes:
             found = json.loads(json.dumps(found, ensure_ascii=False).replace("<|mark|>", "").replace("<|split|>", ""))
         assert_same_answers(found, live[name]["answers"])
+
+
+TEMPLATED = ("template", "question first", "unsanitized", "together")
+
+
+@pytest.mark.parametrize("variant", TEMPLATED)
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_prompts_of_a_decision_template_are_those_of_the_pipeline_with_every_tokenizer(
+    name: str, variant: str, tmp_path: Path
+) -> None:
+    from transformers.decision.configuration_utils import DecisionConfig
+
+    directory = tmp_path / "model"
+    shutil.copytree(family(name).directory, directory)
+    template = VARIANTS[variant].template
+    assert template is not None
+    begin = family(name).fragments[0]  # a control token of its own, behind which some mark a beginning
+    (directory / "decision_template.jinja").write_text(begin + template)
+    if (own := VARIANTS[variant].config) is not None:
+        (directory / "decision.json").write_text(json.dumps(own))
+    reference = DecisionConfig.from_pretrained(directory)
+    tokenizer = TextTokenizer.load(directory)
+    card = read_model_card(directory, None, None, tokenizer)
+    writer = PromptWriter(DecisionCheckpoint.read(directory, tokenizer), tokenizer)
+    for body in REQUESTS.values():
+        questions = read_systemone(body["questions"])
+        asked = writer.ask(questions, ["q"] * len(questions))
+        encoded = writer.write(body["state"], asked).encode(card, tokenizer, lambda: None)
+        texts = writer.write(body["state"], asked).behind
+        rows = [one for rows in encoded.encode_items(texts, 0) for one in whole_sequences(encoded.prefix, rows)]
+        live = [
+            inputs["input_ids"][0, :mark].tolist()
+            for inputs, _ in reference.prepare_inputs(body, family(name).transformers)
+            for mark in inputs["marks"].tolist()
+        ]
+        assert rows == live

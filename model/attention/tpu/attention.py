@@ -38,8 +38,11 @@ class TPUAttention:
         """See :class:`model.attention.contract.WholeStepAttention`. A TPU's memory holds no narrower rows anyway."""
         return -(-head_dim // self.lanes) * self.lanes
 
-    def prefix(self, block_tokens: int, table: Array, counts: Array, ends: Array) -> AttendPrefix:
+    def prefix(
+        self, block_tokens: int, table: Array, counts: Array, ends: Array, begins: Array | None = None
+    ) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
+        assert begins is None, "the kernel knows no sliding windows"
         visits = prefix_visits(table, counts, block_tokens, GROUP)
 
         def of_layer(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
@@ -49,9 +52,16 @@ class TPUAttention:
         return of_layer
 
     def extension(
-        self, items: ItemSlots, block_tokens: int, table: Array, counts: Array, ends: Array
+        self,
+        items: ItemSlots,
+        block_tokens: int,
+        table: Array,
+        counts: Array,
+        ends: Array,
+        begins: Array | None = None,
     ) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`. The prefix goes on from the items' own softmax."""
+        assert begins is None, "the kernel knows no sliding windows"
         visits, slots = prefix_visits(table, counts, block_tokens, GROUP), len(items.rows)
         # Indices without a sign are not checked for negative ones in every layer.
         rows = jnp.pad(items.rows, (0, -slots % WINDOW)).astype(jnp.uint32)

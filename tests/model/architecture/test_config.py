@@ -12,6 +12,7 @@ from checkpoints.files import CheckpointError
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from model.architecture.windows import Window
 from tests.model.checkpoints import CONFIGS, EVERY
 
 FIELDS = CONFIGS["tied"].to_huggingface()
@@ -19,6 +20,14 @@ LLAMA = EVERY["llama"].to_huggingface()
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 GRANITE = {"model_type": "granite", "architectures": ["GraniteForCausalLM"]}
 PHI3 = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
+GEMMA3: dict[str, Any] = {
+    "model_type": "gemma3_text",
+    "architectures": ["Gemma3ForCausalLM"],
+    "hidden_act": None,
+    "max_position_embeddings": 1024,
+    "rope_parameters": None,
+    "rope_theta": None,
+}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -94,8 +103,46 @@ def test_a_left_out_head_dim_is_huggingfaces_default() -> None:
         {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": 2048},
     ],
 )
-def test_a_sliding_window_that_is_not_in_use_is_accepted(unused: dict[str, Any]) -> None:
-    assert read(**unused).context == 1024
+def test_a_sliding_window_that_is_not_in_use_is_none(unused: dict[str, Any]) -> None:
+    assert read(**unused).window is None
+
+
+LOCAL = Rope(10_000.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "window"),
+    [
+        (
+            {"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 2},
+            Window(512, (False, False, True)),
+        ),
+        (
+            {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+            | {"sliding_window": 64},
+            Window(64, (False, True, False)),
+        ),
+        ({**MISTRAL, "sliding_window": 512}, Window(512, (True,) * 3)),
+        ({**PHI3, "sliding_window": 512}, Window(512, (True,) * 3)),
+        ({**GEMMA3, "sliding_window": 512, "sliding_window_pattern": 2}, Window(512, (True, False, True), LOCAL)),
+        ({**GEMMA3, "num_hidden_layers": 6}, Window(1024, (True,) * 5 + (False,), LOCAL)),
+        ({**GEMMA3, "layer_types": ["full_attention"] * 3}, Window(1024, (False,) * 3, LOCAL)),
+    ],
+)
+def test_sliding_windows_are_those_of_huggingface(fields: dict[str, Any], window: Window) -> None:
+    config = read(**fields)
+    assert config.window == window
+    assert DecoderConfig.from_huggingface(config.to_huggingface()) == config
+
+
+def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same() -> None:
+    stretched, local = Rope(2e6, LinearScaling(8.0)), Rope(3e4)
+    before = {"rope_theta": 2e6, "rope_local_base_freq": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    old = read(**GEMMA3 | before)
+    of_kinds = {"full_attention": stretched.to_huggingface(), "sliding_attention": local.to_huggingface()}
+    new = read(**GEMMA3 | {"rope_parameters": of_kinds})
+    assert old == new
+    assert old.ropes == (stretched, local)
 
 
 @pytest.mark.parametrize(
@@ -114,12 +161,15 @@ def test_a_sliding_window_that_is_not_in_use_is_accepted(unused: dict[str, Any])
         ({**PHI3, "rope_scaling": {"type": "yarn"}, "rope_parameters": None}, "rope_scaling.rope_type 'yarn'"),
         ({**PHI3, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "only 'default'"),
         ({**GRANITE, "architectures": ["GraniteForSequenceClassification"]}, "architectures"),
-        ({**PHI3, "sliding_window": 512}, "sliding_window 512 is in use"),
         ({"mlp_bias": True}, "mlp_bias"),
-        ({"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 2}, "sliding_window 512 is in use"),
-        ({**MISTRAL, "max_position_embeddings": 32768, "sliding_window": 4096}, "sliding_window 4096 is in use"),
+        ({**GEMMA3, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be a positive number"),
+        ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ({**GEMMA3, "final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
+        ({**GEMMA3, "hidden_activation": "silu"}, "hidden_activation 'silu'"),
+        ({**GEMMA3, "layer_types": ["full_attention"]}, "layer_types has 1 entries for 3 layers"),
+        ({**MISTRAL, "layer_types": ["sliding_attention"] * 3}, "layer_types"),
         ({**MISTRAL, "attention_bias": True}, "attention_bias True"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ({"layer_types": ["full_attention", "chunked_attention", "full_attention"]}, "layer_types"),
         ({"layer_types": "full_attention"}, "layer_types"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config.quant_method 'bitsandbytes'"),
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling.rope_type 'dynamic'"),

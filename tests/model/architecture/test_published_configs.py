@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from checkpoints.files import context_length
-from model.architecture.config import FAMILIES, DecoderConfig
+from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
+from model.architecture.families import FAMILIES
 from model.architecture.rope import Llama3Scaling, Rope
+from model.architecture.windows import Window
 from tests.model import engines, references
 from tests.model.architecture.test_public_checkpoints import PUBLIC
 from tests.model.checkpoints import EVERY
@@ -179,17 +181,16 @@ def test_the_base_beside_both_forms_of_the_rotary_positions_is_read(name: str) -
 
 
 @pytest.mark.parametrize("left_out", [False, True], ids=["named", "left out"])
-def test_the_window_of_the_first_mistral_is_refused(left_out: bool) -> None:
+def test_the_window_of_the_first_mistral_is_read(left_out: bool) -> None:
     """HuggingFace's default is the same window."""
     fields = {name: value for name, value in MISTRAL_7B_V01.items() if not (left_out and name == "sliding_window")}
-    with pytest.raises(UnsupportedModelError, match="sliding_window 4096 is in use"):
-        DecoderConfig.from_huggingface(fields)
+    assert DecoderConfig.from_huggingface(fields).window == Window(4096, (True,) * 32)
 
 
 def test_a_window_that_a_llama_names_is_refused_unless_it_is_as_long_as_the_context() -> None:
     fields, expected = PUBLISHED["Llama-3-8B"]
     assert DecoderConfig.from_huggingface(fields | {"sliding_window": 8192}) == expected
-    with pytest.raises(UnsupportedModelError, match="sliding_window 4096 is in use"):
+    with pytest.raises(UnsupportedModelError, match="sliding_window 4096 is not implemented for llama"):
         DecoderConfig.from_huggingface(fields | {"sliding_window": 4096})
 
 
@@ -197,7 +198,8 @@ def test_windows_that_are_left_out_are_huggingfaces() -> None:
     transformers = pytest.importorskip("transformers")
     for name, family in FAMILIES.items():
         defaults = transformers.AutoConfig.for_model(name, use_sliding_window=True)
-        assert family.default_window == getattr(defaults, "sliding_window", None), name
+        default = None if family.windows is None else family.windows.default
+        assert default == getattr(defaults, "sliding_window", None), name
 
 
 def test_a_checkpoint_with_the_fields_of_llama_3_2_scores_as_in_huggingface(

@@ -135,8 +135,14 @@ def test_two_ranges_merged_are_the_whole_range(name: str, of_shape: str, cut: in
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @settings(max_examples=15)
-@given(ends=st.lists(st.integers(0, 40), min_size=13, max_size=13), seed=st.integers(0, 9))
-def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(dtype: str, ends: list[int], seed: int) -> None:
+@given(
+    ends=st.lists(st.integers(0, 40), min_size=13, max_size=13),
+    reach=st.none() | st.lists(st.integers(0, 40), min_size=13, max_size=13),
+    seed=st.integers(0, 9),
+)
+def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(
+    dtype: str, ends: list[int], reach: list[int] | None, seed: int
+) -> None:
     blocks, K, D, size = 6, 2, 8, 16
     random = np.random.RandomState(seed)
     q = jnp.asarray(random.standard_normal((13, 4, D)), dtype)
@@ -149,8 +155,10 @@ def test_a_prefix_in_scattered_blocks_is_seen_as_if_it_lay_in_one_piece(dtype: s
         pool[1][block] = np.asarray(values, np.float32)[0, piece].transpose(1, 0, 2)
     pool_keys, pool_values = (to_pool_dtype(jnp.asarray(part, dtype), PLATFORM.pool_dtype(dtype)) for part in pool)
     prefix = PrefixBlocks(pool_keys, pool_values, jnp.asarray(table))
-    found = AttentionOutput(*(part[None] for part in SMALL_PREFIX_TILES(q, prefix, np.array(ends, np.int32))))
-    ranges = one_range(np.zeros((1, 13)), np.array([ends]))
+    begins = np.maximum(np.array(ends) - (50 if reach is None else np.array(reach)), 0).astype(np.int32)
+    seen = np.array(ends, np.int32), *(() if reach is None else (begins,))
+    found = AttentionOutput(*(part[None] for part in SMALL_PREFIX_TILES(q, prefix, *seen)))
+    ranges = one_range(begins[None], np.array([ends]))
     expected = oracle(np.asarray(q[None]), np.asarray(keys), np.asarray(values), ranges)
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=TOLERANCE)
     np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE if dtype == "float32" else 0.02)

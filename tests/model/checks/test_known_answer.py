@@ -56,8 +56,8 @@ Program = Callable[..., Sequence[Any]]
 class Table:
     """The programs of one model in bf16, which has the widest tolerances, and their checks."""
 
-    def __init__(self, directory: Path) -> None:
-        decoder, _ = weights.load(directory, CONFIGS["tied"], "bfloat16")
+    def __init__(self, directory: Path, name: str) -> None:
+        decoder, _ = weights.load(directory, EVERY[name], "bfloat16")
         self.decoder = LayerwiseDecoder(decoder, PLATFORM, BUCKETS, longest=2)
         self.checks = ModelChecks(self.decoder, PLATFORM)
         self.executables = ExecutableTable(self.decoder, PLATFORM, engines.unchecked)
@@ -77,7 +77,7 @@ class Table:
 
 @pytest.fixture(scope="module")
 def table(checkpoint: Callable[[str], Path]) -> Table:
-    return Table(checkpoint("tied"))
+    return Table(checkpoint("tied"), "tied")
 
 
 def with_outputs(change: Callable[[Outputs], Outputs]) -> Callable[[Program], Program]:
@@ -203,6 +203,30 @@ FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
 def test_a_planted_fault_is_detected(fault: str, table: Table) -> None:
     key, spoil = FAULTS[fault]
     assert not table.passes(key, spoil)
+
+
+WINDOW_FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
+    "a window that begins a token early in the prefix": (PrefixAttentionKey(64, BLOCKS), with_arguments(_one_less(5))),
+    "a window that begins a token early in a larger step": (
+        PrefixAttentionKey(128, BLOCKS),
+        with_arguments(_one_less(5)),
+    ),
+    "a window that is a token too short": (SelfAttentionKey(32, 7, last=False), with_arguments(_one_less(7))),
+    "a window of the last token that is too short": (SelfAttentionKey(8, 64, last=True), with_arguments(_one_less(8))),
+    "angles of the other layers": (EmbedKey(64), with_outputs(lambda outputs: [*outputs[:3], *outputs[1:3]])),
+}
+
+
+@pytest.fixture(scope="module")
+def windows(checkpoint: Callable[[str], Path]) -> Table:
+    return Table(checkpoint("gemma3"), "gemma3")
+
+
+@pytest.mark.parametrize("fault", WINDOW_FAULTS)
+def test_a_planted_fault_of_a_sliding_window_is_detected(fault: str, windows: Table) -> None:
+    key, spoil = WINDOW_FAULTS[fault]
+    assert windows.passes(key)
+    assert not windows.passes(key, spoil)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from model.engine import Engine
 from scoring.layout import ChunkWork, GroupWork, Head
 from tests.model import engines
-from tests.model.checkpoints import CONFIGS, sequences, tensors, write
+from tests.model.checkpoints import CONFIGS, EVERY, sequences, tensors, write
 from tests.model.engines import DType, chunk, score
 
 LABELS = (3, 17, 41)
@@ -31,10 +32,20 @@ def dtype(request: pytest.FixtureRequest) -> DType:
     return found
 
 
-@pytest.fixture(scope="module", params=["demonstration", pytest.param("wide", marks=pytest.mark.slow)])
-def engine(request: pytest.FixtureRequest, dtype: DType, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+@pytest.fixture(
+    scope="module",
+    params=["demonstration", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide", "gemma3"))],
+)
+def engine(
+    request: pytest.FixtureRequest,
+    dtype: DType,
+    tmp_path_factory: pytest.TempPathFactory,
+    checkpoint: Callable[[str], Path],
+) -> Engine:
     if request.param == "demonstration":
         return engines.load(DEMONSTRATION, dtype)
+    if request.param in EVERY:
+        return engines.load(checkpoint(request.param), dtype)
     return engines.load(write(tmp_path_factory.mktemp("model"), WIDE, tensors(WIDE, seed=1)), dtype)
 
 

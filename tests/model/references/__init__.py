@@ -42,7 +42,18 @@ def path(name: str) -> Path:
     return FOLDER / f"{name.replace(' ', '_')}.npz"
 
 
-FAMILIES = ("tied", "qwen2 tied", "llama3 scaled", "mistral wide heads", "granite", "olmo2 grouped", "phi3")
+FAMILIES = (
+    "tied",
+    "qwen2 tied",
+    "llama3 scaled",
+    "mistral wide heads",
+    "mistral with a window",
+    "granite",
+    "olmo2 grouped",
+    "olmo3",
+    "phi3",
+    "gemma3",
+)
 """A checkpoint of each family, whose labels of several tokens are compared."""
 
 

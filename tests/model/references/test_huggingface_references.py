@@ -105,6 +105,8 @@ def _swap(one: str, other: str) -> Callable[[Tensors], Tensors]:
         ("llama biased", "gate_proj.bias", "up_proj.bias"),
         ("olmo2", "post_attention_layernorm", "post_feedforward_layernorm"),
         pytest.param("olmo2", "q_norm", "k_norm", marks=pytest.mark.slow),
+        pytest.param("gemma3", "pre_feedforward_layernorm", "post_feedforward_layernorm", marks=pytest.mark.slow),
+        pytest.param("gemma3", "input_layernorm", "post_attention_layernorm", marks=pytest.mark.slow),
     ],
 )
 def test_a_swapped_weight_would_be_noticed(name: str, one: str, other: str, tmp_path: Path) -> None:
@@ -133,6 +135,24 @@ def test_a_swapped_weight_would_be_noticed(name: str, one: str, other: str, tmp_
 def test_other_rotary_positions_would_be_noticed(name: str, rope: Rope, tmp_path: Path) -> None:
     config = replace(EVERY[name], rope=rope)
     broken = engines.load(write(tmp_path, config, tensors(config, SEED)), "float32", step_tokens=STEP)
+    assert _differs(broken, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("gemma3", {"size": 6}),
+        ("gemma3", {"rope": Rope(20_000.0)}),
+        pytest.param("mistral with a window", {"size": 5}, marks=pytest.mark.slow),
+        pytest.param("qwen2 with a window", {"layers": (True, False)}, marks=pytest.mark.slow),
+        pytest.param("olmo3", {"layers": (False, True)}, marks=pytest.mark.slow),
+    ],
+)
+def test_another_sliding_window_would_be_noticed(name: str, other: dict[str, Any], tmp_path: Path) -> None:
+    window = EVERY[name].window
+    assert window is not None
+    config = replace(EVERY[name], window=window._replace(**other))
+    broken = engines.load(write(tmp_path, config, tensors(EVERY[name], SEED)), "float32", step_tokens=STEP)
     assert _differs(broken, name)
 
 

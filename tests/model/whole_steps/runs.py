@@ -61,11 +61,12 @@ class WholeSteps:
             hidden |= zip(map(id, step), np.asarray(states), strict=False)
         return np.stack([hidden[id(item)] for item in items])
 
-    def packed(
-        self, tokens: np.ndarray, positions: np.ndarray, ranges: np.ndarray, logit_positions: np.ndarray
-    ) -> np.ndarray:
-        """Return the hidden states of a packed sequence at some positions: [n, width]."""
-        (states,) = self._packed(*self.stacked.weights, tokens, positions, ranges, logit_positions)
+    def packed(self, *arrays: np.ndarray) -> np.ndarray:
+        """Return the hidden states of a packed sequence at some positions: [n, width].
+
+        arrays: see :meth:`model.packed_sequence.PackedSequence.arrays`.
+        """
+        (states,) = self._packed(*self.stacked.weights, *arrays)
         return np.asarray(states)
 
     def logprobs(self, hidden: np.ndarray) -> np.ndarray:

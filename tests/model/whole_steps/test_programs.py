@@ -34,6 +34,8 @@ FAMILIES = (
     pytest.param("granite", marks=pytest.mark.slow),
     pytest.param("olmo2 grouped", marks=pytest.mark.slow),
     pytest.param("phi3", marks=pytest.mark.slow),
+    pytest.param("gemma3", marks=pytest.mark.slow),
+    pytest.param("olmo3", marks=pytest.mark.slow),
 )
 PREFIXES = (70, 33, 5, 128)
 ITEMS = ((1, 2, 8, 31, 40, 3, 3, 9), (20,) * 9, (100, 7), (16, 5, 1))
@@ -112,7 +114,7 @@ def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine
             (prefix.tokens, [Row(item.tokens, item.start, buffer, np.array([i])) for i, item in enumerate(of_prefix)])
         )
     (packed,) = pack_sequences(groups, 640, 64)
-    found = whole.logprobs(whole.packed(*packed.arrays(640, 64)))
+    found = whole.logprobs(whole.packed(*packed.arrays(640, 64, config.window)))
     for row, scores in zip(packed.rows, found, strict=False):
         tokens = np.concatenate([groups[row.buffer.chunk.id][0][: row.begin], row.tokens])
         np.testing.assert_allclose(scores[None], engines.logprobs(engine(name, "float32"), [tokens]), atol=2e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -72,6 +73,20 @@ def test_rows_agree_with_transformers_wherever_a_text_is_split_into_query_and_it
     text = data.draw(texts(replica))
     boundary = data.draw(st.integers(0, len(text)))
     assert_as_transformers(replica, text[:boundary], [text[boundary:]])
+
+
+@settings(max_examples=60)
+@given(name=NAMES, data=st.data())
+def test_a_text_behind_an_added_token_has_the_tokens_that_transformers_gives_it_there(
+    name: str, data: st.DataObject
+) -> None:
+    replica = family(name)
+    text = data.draw(texts(replica))
+    with_mark = copy.deepcopy(replica.transformers)
+    with_mark.add_tokens([families.special("<|mark|>")])
+    before, *behind = with_mark("<|mark|>" + text, add_special_tokens=False)["input_ids"]
+    assert before == len(with_mark) - 1
+    assert replica.ours.encode_behind_token(text) == behind
 
 
 @settings(max_examples=80)

@@ -1,0 +1,101 @@
+"""The families of decoders, by what distinguishes them: see :mod:`model.architecture.config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class QKNorm(StrEnum):
+    """What of queries and keys is normed together."""
+
+    NONE = ""
+    HEAD = "head"  # each head by itself
+    ALL_HEADS = "all heads"
+
+
+class Norms(StrEnum):
+    """Where the norms of attention and MLP stand."""
+
+    BEFORE = "before"
+    AFTER = "after"  # behind what they compute, before it is added
+    AROUND = "around"  # on both sides
+
+
+class Windows(NamedTuple):
+    """What HuggingFace knows of the sliding windows of a family."""
+
+    default: int | None  # tokens, of configurations that leave it out; None: no window
+    switch: bool = False  # it is in use only with ``use_sliding_window``
+    pattern: int = 0  # each so-many-eth layer has none, unless ``layer_types`` says otherwise; 0: all have it
+    theta: float | None = None  # the base of the rotary positions in layers with a window; None: as in the others
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How HuggingFace implements a family of decoders."""
+
+    architecture: str  # the class that computes next-token logits
+    qk_norm: QKNorm = QKNorm.NONE
+    norms: Norms = Norms.BEFORE
+    norm_offset: float = 0.0  # what is added to the weights of norms
+    activation: str = "silu"  # of the MLP's gate, by HuggingFace's name
+    is_gemma: bool = False  # embeddings are multiplied by the root of their width, scores by a number of their own
+    is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
+    has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
+    has_classes: bool = True  # HuggingFace has a class of it with a head for classes
+    stretches: bool = True  # positions may be stretched, as the configuration says
+    always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
+    bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
+    head_dim: int | None = None  # default; None: width / query heads
+    kv_heads: int | None = None  # default; None: the number of query heads
+    windows: Windows | None = None  # None: HuggingFace has none for it
+
+
+FAMILIES = {
+    "gemma3_text": Family(
+        "Gemma3ForCausalLM",
+        qk_norm=QKNorm.HEAD,
+        norms=Norms.AROUND,
+        norm_offset=1.0,
+        activation="gelu_pytorch_tanh",
+        is_gemma=True,
+        has_classes=False,
+        bias_fields=frozenset({"attention_bias"}),
+        head_dim=256,
+        windows=Windows(4096, pattern=6, theta=10_000.0),
+    ),
+    "granite": Family(
+        "GraniteForCausalLM",
+        bias_fields=frozenset({"attention_bias", "mlp_bias"}),
+        has_multipliers=True,
+        has_classes=False,
+    ),
+    "llama": Family("LlamaForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"})),
+    "mistral": Family("MistralForCausalLM", kv_heads=8, windows=Windows(4096)),
+    "olmo2": Family(
+        "Olmo2ForCausalLM",
+        qk_norm=QKNorm.ALL_HEADS,
+        norms=Norms.AFTER,
+        bias_fields=frozenset({"attention_bias"}),
+    ),
+    "olmo3": Family(
+        "Olmo3ForCausalLM",
+        qk_norm=QKNorm.ALL_HEADS,
+        norms=Norms.AFTER,
+        has_classes=False,
+        bias_fields=frozenset({"attention_bias"}),
+        windows=Windows(4096, pattern=4),
+    ),
+    "phi3": Family("Phi3ForCausalLM", is_fused=True, stretches=False, windows=Windows(None)),
+    "qwen2": Family("Qwen2ForCausalLM", always_biased=True, windows=Windows(4096, switch=True)),
+    "qwen3": Family(
+        "Qwen3ForCausalLM",
+        qk_norm=QKNorm.HEAD,
+        bias_fields=frozenset({"attention_bias"}),
+        head_dim=128,
+        windows=Windows(4096, switch=True),
+    ),
+}
+"""Families by ``model_type``."""

@@ -1,0 +1,65 @@
+"""Sliding windows: which layers have one, and their rotary positions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from checkpoints.files import context_length
+from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
+from model.architecture.families import Family, Windows
+from model.architecture.rope import Rope
+
+KINDS = {"full_attention": False, "sliding_attention": True}
+"""Whether a layer has a window, by its name in ``layer_types``."""
+
+
+class Window(NamedTuple):
+    """A sliding window: in some layers, a token sees only the last tokens before it."""
+
+    size: int  # tokens that it sees, itself among them
+    layers: tuple[bool, ...]  # which layers have it
+    rope: Rope | None = None  # the rotary positions in these layers, where they differ from those of the others
+
+
+def read_positions(fields: ConfigurationReader, family: Family) -> tuple[Rope, Window | None]:
+    """Return the rotary positions, and the sliding window if a layer has one that is shorter than the context."""
+    windows, context = family.windows, context_length(fields.values)
+    size = _window_size(fields, Windows(None) if windows is None else windows)
+    if windows is None and size is not None and size < context:
+        # HuggingFace ignores it. But the decoder of whoever wrote it may have one.
+        raise UnsupportedModelError(f"sliding_window {size} is not implemented for {fields.get('model_type')}")
+    layers = _windowed_layers(fields, windows)
+    if windows is None or not windows.pattern:
+        rope = Rope.from_huggingface(fields, only_plain=not family.stretches)
+        return rope, None if size is None or size >= context or not any(layers) else Window(size, layers)
+    full, own = Rope.of_kinds(fields, tuple(KINDS), windows.theta)
+    return full, Window(min(size or context, context), layers, None if own == full else own)
+
+
+def _window_size(fields: ConfigurationReader, windows: Windows) -> int | None:
+    """Return the tokens of a sliding window; None: there is none. Defaults are HuggingFace's."""
+    if windows.switch and not fields.flag("use_sliding_window", False):
+        return None
+    if "sliding_window" not in fields and ("sliding_window" in fields.values or windows.default is None):
+        return None
+    return fields.integer("sliding_window", windows.default)
+
+
+def _windowed_layers(fields: ConfigurationReader, windows: Windows | None) -> tuple[bool, ...]:
+    """Return which layers have the sliding window, if there is one."""
+    count, names = fields.integer("num_hidden_layers"), fields.get("layer_types") or []
+    by_layer = windows is not None and (windows.switch or windows.pattern > 0)
+    known = tuple(KINDS) if by_layer else ("full_attention",)
+    if not isinstance(names, list) or any(name not in known for name in names):
+        raise UnsupportedModelError(f"layer_types {names!r} is not implemented, only {' and '.join(known)}")
+    if windows is None or not by_layer:
+        return (windows is not None,) * count
+    if names:
+        if len(names) != count:
+            raise UnsupportedModelError(f"layer_types has {len(names)} entries for {count} layers")
+        return tuple(KINDS[name] for name in names)
+    if windows.switch:
+        first = fields.integer("max_window_layers", 28, least=0)
+        return tuple(number >= first for number in range(count))
+    pattern = fields.integer("sliding_window_pattern", windows.pattern)
+    return tuple((number + 1) % pattern != 0 for number in range(count))
