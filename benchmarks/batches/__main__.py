@@ -227,7 +227,7 @@ def _check(client: OpenAI, batch: Batch, lines: Lines) -> dict[str, Any]:
         if isinstance(lines, DecisionLines) and number % ASKED_EVERY == 0:
             asked = client.post(lines.endpoint.removeprefix("/v1"), cast_to=dict[str, Any], body=lines.body(number))
             wrong += asked["answers"] != body["answers"]
-        prefills += body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        prefills += lines.cached_tokens(body) == 0
     for number, one in paired(bad, _read(client, batch.error_file_id)):
         if number is None or one is None:
             wrong += 1

@@ -70,6 +70,10 @@ class Lines:
         """Return whether this is the answer to a good line."""
         return bool(answer["logits"] == [logits(*self.tokens(number), len(LABELS))])
 
+    def cached_tokens(self, answer: dict[str, Any]) -> int:
+        """Return how many tokens of a line the worker remembered."""
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
     def _line(self, number: int) -> bytes:
         body = self.body(number)
         line: dict[str, Any] = {
@@ -122,6 +126,10 @@ class DecisionLines(Lines):
         """Return whether this is an answer to a good line. Whether it is that of this line, the service must say."""
         probabilities = answer["answers"]["q"]["probabilities"]
         return list(probabilities) == ["one", "two", "three"] and abs(sum(probabilities.values()) - 1.0) < 1e-6
+
+    def cached_tokens(self, answer: dict[str, Any]) -> int:
+        """Return how many tokens of a line the worker remembered."""
+        return int(answer["usage"]["cached_tokens"])
 
 
 KINDS: dict[str, type[Lines]] = {"scores": Lines, "decisions": DecisionLines}
