@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +20,9 @@ from tests.surroundings import (
     log_plain_tracebacks,
     share_compiled_programs,
 )
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Before pytest makes a folder, jax is imported, or xdist starts processes, which inherit what these functions do.
 keep_files_in_memory()
@@ -125,3 +128,18 @@ def store_url(request: pytest.FixtureRequest) -> str:
     """The URL of a fresh, migrated store; the test runs once on each database."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Headless Chromium. ``make browser`` installs what it needs."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="make browser installs Playwright")
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.fail("there is no Chromium: install Debian's package chromium, or name the program in CHROMIUM")
+    with playwright.sync_playwright() as driver:
+        # Root is refused the sandbox, in which a browser keeps what it is shown from the machine.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=program, args=arguments)
+        yield browser
+        browser.close()

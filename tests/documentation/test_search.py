@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from docs.site.pages import ROOT
-from tests.api.page.browser.conftest import chromium as chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

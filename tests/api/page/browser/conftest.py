@@ -1,8 +1,7 @@
-"""Fixtures: headless Chromium, and a server whose page it opens. ``make browser`` installs what they need."""
+"""Fixtures: a server whose page a browser opens."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +15,6 @@ from tests.api.tiny_model import TinyModel
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """The browser."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="make browser installs Playwright")
-    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.fail("there is no Chromium: install Debian's package chromium, or name the program in CHROMIUM")
-    with playwright.sync_playwright() as driver:
-        # Root is refused the sandbox, in which a browser keeps what it is shown from the machine.
-        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        browser = driver.chromium.launch(executable_path=program, args=arguments)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

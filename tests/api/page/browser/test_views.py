@@ -106,7 +106,7 @@ def test_scores_are_sorted_by_any_heading_in_either_direction(shown: Tab, served
                 heading.get_by_role("button").press("Enter")
             page.locator(f'th[aria-sort="{direction}"]', has_text=name).wait_for()
             order = sorted(rows, key=value, reverse=direction == "descending")
-            assert shown.texts("th .place") == [str(row["index"] + 1) for row in order]
+            assert shown.texts("th .place") == [str(row["index"]) for row in order]
 
 
 def test_labels_of_each_item_stand_in_rows_of_their_own_lengths(shown: Tab, served: Served, model: TinyModel) -> None:
@@ -114,7 +114,7 @@ def test_labels_of_each_item_stand_in_rows_of_their_own_lengths(shown: Tab, serv
     job = submit(api, model, items=[" a", " b"], label_token_ids=[[70], [71, 72]])
     api.wait(job["id"])
     page = shown.open(f"jobs/{job['id']}")
-    page.get_by_role("button", name="label 2").wait_for()
+    page.get_by_role("button", name="label 1").wait_for()
     assert [bool(cells[1]) for cells in shown_scores(shown)] == [False, True]
 
 
