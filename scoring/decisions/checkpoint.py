@@ -36,6 +36,7 @@ class DecisionCheckpoint:
     sanitizes: bool  # whether control tokens in what a caller writes are encoded as text
     template: str | None  # of the whole prompt; None: the generic prompt as the user's turn of the chat template
     chat: ChatFormat
+    generic: str  # transformers' own template of the user's turn, so that the prompts are the same
     fault: str | None = None  # why no decision can be asked
 
     @classmethod
@@ -43,6 +44,7 @@ class DecisionCheckpoint:
         """Read the files of a checkpoint. What is wrong with them refuses decisions, and nothing else."""
         # Loaded with the tokenizer before, so that this takes no time.
         from transformers.decision import DecisionConfig
+        from transformers.decision.template_utils import DECISION_PROMPT
 
         fault = None
         try:
@@ -66,6 +68,7 @@ class DecisionCheckpoint:
             sanitizes=config.sanitize_control_tokens,
             template=template,
             chat=tokenizer.chat,
+            generic=DECISION_PROMPT,
             fault=fault,
         )
 

@@ -67,10 +67,7 @@ class PromptWriter:
     def __init__(self, checkpoint: DecisionCheckpoint, tokenizer: TextTokenizer) -> None:
         self._checkpoint = checkpoint
         self._tokenizer = tokenizer
-        # The reference's own text, so that the prompts are the same.
-        from transformers.decision.template_utils import DECISION_PROMPT
-
-        self._generic = rendering_of(DECISION_PROMPT)
+        self._generic = rendering_of(checkpoint.generic)
         self._template = rendering_of(checkpoint.template or checkpoint.chat.template or "")
         self._control = (
             ControlTokens(tokenizer, self._template.literals, (MARK, SPLIT)) if checkpoint.sanitizes else None
