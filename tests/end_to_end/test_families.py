@@ -12,7 +12,7 @@ import pytest
 from scoreline.client import Client
 from tests.end_to_end.deployment import KEY, Deployment
 from tests.end_to_end.small_models import ITEMS, LABELS, QUERY, add_weights, expected_scores
-from tests.scoring.tokenizing.tokenizer_families import Family, llama3, mistral_v03, qwen2_5
+from tests.scoring.tokenizing.tokenizer_families import Family, gemma3, llama3, mistral_v03, qwen2_5
 from tests.services import RedisServer
 
 LLAMA3_ROPE = {
@@ -26,6 +26,10 @@ FAMILIES: dict[str, tuple[Callable[[Path], Family], dict[str, Any]]] = {
     "qwen2": (qwen2_5, {"architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6, "tie_word_embeddings": True}),
     "llama": (llama3, {"architectures": ["LlamaForCausalLM"], "rope_theta": 5e5, "rope_scaling": LLAMA3_ROPE}),
     "mistral": (mistral_v03, {"architectures": ["MistralForCausalLM"], "sliding_window": None, "head_dim": 32}),
+    "gemma3": (
+        gemma3,
+        {"architectures": ["Gemma3ForCausalLM"], "head_dim": 16, "sliding_window": 4, "sliding_window_pattern": 2},
+    ),
 }
 """A Qwen3 is served by test_hub_model.py."""
 

@@ -256,6 +256,20 @@ def mistral_v03(directory: Path) -> Family:
     return Family(directory, 1, ("<s>", "</s>", "[INST]", "[/INST]", " [INST] ", "▁", "<0x41>"))
 
 
+def gemma3(directory: Path) -> Family:
+    """Gemma 3: SentencePiece without a marker before a text, and whitespace among the added tokens."""
+    tokenizer = sentence_piece()
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.post_processor = _begin(tokenizer, "<s>")
+    added = [special("<start_of_turn>"), special("<end_of_turn>"), plain("\n\n"), plain("<table>")]
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>", "mask_token": "<unk>"}
+    flags: dict[str, Any] = {"add_bos_token": True, "add_eos_token": False, "sp_model_kwargs": None}
+    write(directory, tokenizer, "gemma3_text", "GemmaTokenizer", added, **named | flags)
+    return Family(directory, 1, ("<start_of_turn>", "<end_of_turn>", "\n\n", "  ", "<table>", "<0x41>"))
+
+
 def nemo(directory: Path, padding: int = 0) -> Family:
     """Mistral Nemo: tekken. padding: unused tokens, for a vocabulary as large as the real one."""
     vocabulary, merges = _train(split_by(TEKKEN), initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
@@ -292,6 +306,7 @@ FAMILIES: dict[str, Callable[[Path], Family]] = {
         mistral_v01_without_bos,
         mistral_v03,
         nemo,
+        gemma3,
     )
 }
 CUTTABLE = ("qwen2_5", "qwen3", "llama3", "llama3_told_no_bos", "nemo")
