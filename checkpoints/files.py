@@ -12,6 +12,7 @@ import structlog
 
 from checkpoints.card import ModelCard
 from checkpoints.classification import Classes
+from checkpoints.text_part import text_config
 
 log = structlog.stdlib.get_logger("scoring")
 
@@ -139,8 +140,11 @@ def require_directory(directory: Path) -> None:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return the fields of the ``config.json`` in ``directory``. Raises :class:`CheckpointError`."""
-    return read_object(directory / "config.json")
+    """Return the fields of the ``config.json`` in ``directory``, those of its text part where it has others, too.
+
+    Raises :class:`CheckpointError`.
+    """
+    return text_config(read_object(directory / "config.json"))
 
 
 def read_object(path: Path) -> dict[str, Any]:

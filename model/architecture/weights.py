@@ -21,6 +21,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from safetensors.numpy import save_file
 
+from checkpoints.text_part import text_tensors
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.architecture.stored.checkpoint import StoredCheckpoint
@@ -131,7 +132,7 @@ def load(
     loaded = params(decoder)
     shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
     with open_tensors(directory) as found, ExitStack() as stack:
-        tensors = separated(found, _fused(config), config.width)
+        tensors = separated(text_tensors(found), _fused(config), config.width)
         merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
         if merged is not None:
             merged.separate(_fused(config))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
@@ -94,3 +95,41 @@ def test_huggingface_loads_a_checkpoint_that_a_decoder_saves(name: str, tmp_path
     ours = nnx.log_softmax(decoder.logits(jnp.asarray(row[None]))[0, -1])
     theirs = huggingface.logprobs(tmp_path, [row], "float32")[0]
     np.testing.assert_allclose(ours, theirs, atol=FLOAT32_LOGPROBS)
+
+
+@pytest.mark.parametrize("older_names", [False, True])
+def test_the_text_part_of_a_model_that_takes_pictures_is_huggingfaces(older_names: bool, tmp_path: Path) -> None:
+    import torch
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    text = EVERY["gemma3"].to_huggingface()
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma3Config(
+        text_config=text | {"pad_token_id": 0},
+        vision_config=vision | {"image_size": 28, "patch_size": 14},
+        image_token_index=95,
+        mm_tokens_per_image=4,
+    )
+    whole = Gemma3ForConditionalGeneration(config).eval()
+    weights_of_text = {name: torch.tensor(each) for name, each in tensors(EVERY["gemma3"], SEED).items()}
+    whole.model.language_model.load_state_dict(
+        {name.removeprefix("model."): each for name, each in weights_of_text.items()}
+    )
+    whole.save_pretrained(tmp_path)
+    if older_names:
+        path = tmp_path / "model.safetensors"
+        stored = {_older(name): each for name, each in load_file(path).items()}
+        save_file(stored, path, metadata={"format": "pt"})
+    rows = sequences(EVERY["gemma3"], 15, FAMILY_LENGTHS)
+    rows = [np.minimum(row, 94) for row in rows]
+    ours = engines.logprobs(engines.load(tmp_path, "float32"), rows)
+    with torch.inference_mode():
+        logits = [whole(torch.tensor(row[None].astype(np.int64))).logits[0, -1] for row in rows]
+    assert np.abs(ours - torch.log_softmax(torch.stack(logits), dim=-1).numpy()).max() <= FLOAT32_LOGPROBS
+
+
+def _older(name: str) -> str:
+    """Return the name of a tensor in the files that were published first."""
+    if name.startswith("model.language_model."):
+        return name.replace("model.language_model.", "language_model.model.", 1)
+    return name.removeprefix("model.")

@@ -1,0 +1,65 @@
+"""The text part of checkpoints that take pictures, too: its configuration, and its tensors among all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
+
+Tensor = TypeVar("Tensor")
+
+
+class _TextPart(NamedTuple):
+    """How a family of such checkpoints names its text part."""
+
+    whole: str  # the class of the whole model
+    text: str  # the class that computes next-token logits of its text part
+    defaults: Mapping[str, Any]  # of HuggingFace, since published files leave out what is one
+
+
+_TEXT_PARTS = {
+    "gemma3": _TextPart(
+        "Gemma3ForConditionalGeneration",
+        "Gemma3ForCausalLM",
+        {
+            "model_type": "gemma3_text",
+            "vocab_size": 262_208,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "max_position_embeddings": 131_072,
+            "rms_norm_eps": 1e-6,
+        },
+    ),
+}
+"""By ``model_type``."""
+
+_OF_BOTH = ("quantization_config", "tie_word_embeddings")
+"""Fields of the whole model that are about its text part, too."""
+
+_PREFIXES = {"language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head": "lm_head"}
+"""How the names of the text part's tensors begin, in older and newer files, and how they begin in a model of text."""
+_OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the text part's configuration, or the same ones where there is no other part."""
+    part, text = _TEXT_PARTS.get(str(config.get("model_type"))), config.get("text_config")
+    if part is None or config.get("architectures") != [part.whole] or not isinstance(text, dict):
+        return config
+    of_both = {name: config[name] for name in _OF_BOTH if name in config}
+    return {**part.defaults, **of_both, **text, "architectures": [part.text]}
+
+
+def text_tensors(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the tensors of the text part by the names that they would have without the others."""
+    renamed = {name: new for name in tensors if (new := _renamed(name)) != name}
+    if not renamed:
+        return tensors
+    return {renamed.get(name, name): each for name, each in tensors.items() if not name.startswith(_OTHER_PARTS)}
+
+
+def _renamed(name: str) -> str:
+    for old, new in _PREFIXES.items():
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return name
