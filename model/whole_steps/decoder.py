@@ -60,6 +60,7 @@ attention, [T, H, D], and what is carried on."""
 
 
 AttendLayer = Callable[..., AttentionOutput]
+"""Attention in any layer: takes the layer's number, int32 [], and what the attention of its kind takes."""
 
 
 class StackedDecoder(DecoderParts):
@@ -110,7 +111,7 @@ class StackedDecoder(DecoderParts):
         return lambda number: self.attention.rotation(of_kind(of_kinds, windowed[number]))
 
     def of_kinds(self, attend: Callable[[int | None], Callable[..., AttentionOutput]]) -> AttendLayer:
-        """Return attention in any layer. It takes the layer's number and what the attention of its kind takes.
+        """Return the attention of every layer, with a sliding window or without.
 
         attend: makes the attention in which a token sees so many tokens at most, itself among them; None: all.
         """

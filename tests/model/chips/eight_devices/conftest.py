@@ -28,10 +28,12 @@ MODELS = {
     "eight heads": replace(VARIANTS["qwen3 biased"], query_heads=8, kv_heads=4, layers=3),
     # A tied embedding; multipliers; query heads of one device that belong to two key heads in unequal parts.
     "six heads": replace(VARIANTS["granite tied"], query_heads=6, kv_heads=3),
+    # Layers with a sliding window and with other positions, norms on both sides.
+    "windows": VARIANTS["gemma3"],
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
-SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("classes", 4)]
+SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("windows", 2), ("classes", 4)]
 """Models, and how many devices compute them together."""
 STEP = 64
 

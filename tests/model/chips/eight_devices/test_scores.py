@@ -50,7 +50,7 @@ def test_scores_are_those_of_one_device(name: str, chips: int, engine: Loaded) -
         np.testing.assert_allclose(found[number], of_chunk, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize(("name", "chips"), SHARED[:3])
+@pytest.mark.parametrize(("name", "chips"), SHARED[:4])
 def test_bits_do_not_depend_on_company(name: str, chips: int, engine: Loaded) -> None:
     together = logprobs(engine(name, chips), groups(name))
     reverse = logprobs(engine(name, chips), groups(name)[::-1])
