@@ -66,6 +66,16 @@ class ItemSlots(NamedTuple):
     slots: Array  # int32 [T]: where each row of the step stands in the slots; S for rows that belong to no item
 
 
+class StepPrefixes(NamedTuple):
+    """What the T rows of a step see of prefixes in the pool. All rows of a tile see parts of the same prefix."""
+
+    block_tokens: int  # of each block of the pool
+    table: Array  # int32 [tiles, N]: the blocks of each tile's prefix in order, and block 0 behind them
+    counts: Array  # int32 [tiles]: how many of these blocks the rows of the tile see, 0 to N
+    ends: Array  # int32 [T]: the row sees the first ``ends[t]`` tokens of the prefix, at most those of these blocks
+    begins: Array | None = None  # int32 [T]: from which of them on; None: from the first, and kernels need it so
+
+
 class AttendPrefix(Protocol):
     """Attention of a step to prefixes in one layer."""
 
@@ -113,27 +123,11 @@ class WholeStepAttention(Protocol):
     def pool_head_dim(self, head_dim: int) -> int:
         """Return how many numbers a head of ``head_dim`` takes in the pool."""
 
-    def prefix(
-        self, block_tokens: int, table: Array, counts: Array, ends: Array, begins: Array | None = None
-    ) -> AttendPrefix:
-        """Return the attention to prefixes whose blocks have ``block_tokens`` tokens.
+    def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
+        """Return the attention to prefixes."""
 
-        table: int32 [tiles, N], the blocks of each tile's prefix in order, and block 0 behind them; counts: int32
-        [tiles], how many of these blocks the rows of the tile see, 0 to N; ends: int32 [T], where row t sees the first
-        ``ends[t]`` tokens of its tile's prefix, at most ``block_tokens * counts`` of its tile; begins: int32 [T], from
-        which of them on; None: from the first, as kernels need it.
-        """
-
-    def extension(
-        self,
-        items: ItemSlots,
-        block_tokens: int,
-        table: Array,
-        counts: Array,
-        ends: Array,
-        begins: Array | None = None,
-    ) -> AttendExtension:
-        """Return the attention of items; what comes behind ``items`` is that of :meth:`prefix`."""
+    def extension(self, items: ItemSlots, prefixes: StepPrefixes) -> AttendExtension:
+        """Return the attention of items."""
 
     def packed(self, ranges: Array) -> AttendPacked:
         """Return the attention of a packed sequence.

@@ -27,6 +27,7 @@ from model.attention.contract import (
     AttendPrefix,
     AttentionOutput,
     ItemSlots,
+    StepPrefixes,
     WholeStepAttention,
     merge,
     visible,
@@ -101,11 +102,10 @@ class CuDNNAttention:
         """See :class:`model.attention.contract.WholeStepAttention`."""
         return head_dim
 
-    def prefix(
-        self, block_tokens: int, table: Array, counts: Array, ends: Array, begins: Array | None = None
-    ) -> AttendPrefix:
+    def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        assert begins is None, "the kernel knows no sliding windows"
+        block_tokens, table, counts, ends, _ = prefixes
+        assert prefixes.begins is None, "the kernel knows no sliding windows"
         tiles, longest = table.shape
         tile_ends = ends.reshape(tiles, -1)
         blocks = min(longest, max(1, self.prefix_keys // block_tokens))  # that a call sees
@@ -131,17 +131,9 @@ class CuDNNAttention:
 
         return of_layer
 
-    def extension(
-        self,
-        items: ItemSlots,
-        block_tokens: int,
-        table: Array,
-        counts: Array,
-        ends: Array,
-        begins: Array | None = None,
-    ) -> AttendExtension:
+    def extension(self, items: ItemSlots, prefixes: StepPrefixes) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        attend_prefix = self.prefix(block_tokens, table, counts, ends, begins)
+        attend_prefix = self.prefix(prefixes)
         slots = len(items.rows)
         rows = min(self.item_rows, slots)
         tiles = jnp.arange(slots // rows, dtype=jnp.int32)

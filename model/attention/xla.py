@@ -13,6 +13,7 @@ from model.attention.contract import (
     AttendPrefix,
     AttentionOutput,
     ItemSlots,
+    StepPrefixes,
     merge,
     multiply,
 )
@@ -35,10 +36,9 @@ class XLAAttention:
         """See :class:`model.attention.contract.WholeStepAttention`."""
         return head_dim
 
-    def prefix(
-        self, block_tokens: int, table: Array, counts: Array, ends: Array, begins: Array | None = None
-    ) -> AttendPrefix:
+    def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
+        block_tokens, table, counts, ends, begins = prefixes
 
         def attend(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
             (T, H, D), K = queries.shape, pool_keys.shape[1]
@@ -69,17 +69,9 @@ class XLAAttention:
 
         return attend
 
-    def extension(
-        self,
-        items: ItemSlots,
-        block_tokens: int,
-        table: Array,
-        counts: Array,
-        ends: Array,
-        begins: Array | None = None,
-    ) -> AttendExtension:
+    def extension(self, items: ItemSlots, prefixes: StepPrefixes) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        attend_prefix = self.prefix(block_tokens, table, counts, ends, begins)
+        attend_prefix = self.prefix(prefixes)
         own_ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
         ranges = jnp.stack([items.begins, own_ends], axis=-1)[None, :, None]
 

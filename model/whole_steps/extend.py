@@ -10,7 +10,7 @@ from jax import Array
 from numpy.random import Generator
 
 from model.architecture.decoder import Layer
-from model.attention.contract import AttendExtension, ItemSlots
+from model.attention.contract import AttendExtension, ItemSlots, StepPrefixes
 from model.chips.axes import STATES
 from model.programs.kind import Source, int32
 from model.whole_steps.decoder import Carried, StackedDecoder
@@ -40,20 +40,20 @@ def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
 
     (*weights, pool keys, pool values, tokens [T], positions [T], *tiles, *items, logit positions [n]) -> hidden
     states of the logit positions, float32 [n, width]. tiles: table [tiles, N], counts [tiles] and ends [T] of
-    :meth:`model.attention.contract.WholeStepAttention.prefix`; items:
+    :class:`model.attention.contract.StepPrefixes`; items:
     :class:`model.attention.contract.ItemSlots`. A row sees the first ``ends[t]`` tokens of its tile's prefix, and
     the tokens of its own item up to itself.
     """
     weights, (keys, values, tokens, positions, table, counts, ends, *slots, logit_positions) = decoder.split(arguments)
-    items, step = ItemSlots(*slots), (keys.shape[3], table, counts, ends)
+    items, prefixes = ItemSlots(*slots), StepPrefixes(keys.shape[3], table, counts, ends)
 
     def attention(reach: int | None) -> AttendExtension:
         if reach is None:
-            return decoder.attention.extension(items, *step)
+            return decoder.attention.extension(items, prefixes)
         begins = jnp.maximum(positions + 1 - reach, 0)
         own_ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
         near = items._replace(begins=jnp.maximum(items.begins, own_ends - reach))
-        return decoder.attention.extension(near, *step, begins)
+        return decoder.attention.extension(near, prefixes._replace(begins=begins))
 
     attend_extension, rotation = decoder.of_kinds(attention), decoder.rotation(positions)
 

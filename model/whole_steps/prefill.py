@@ -10,7 +10,7 @@ from jax import Array, lax
 from numpy.random import Generator
 
 from model.architecture.decoder import KeyValues, Layer
-from model.attention.contract import AttendPrefix
+from model.attention.contract import AttendPrefix, StepPrefixes
 from model.chips.axes import POOL, STATES
 from model.programs.kind import Source, int32
 from model.whole_steps.decoder import Carried, Pool, StackedDecoder
@@ -44,11 +44,11 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     layer are stored before any row of the step looks at them, so a step may hold several tiles of one prefix. A row
     sees the first ``ends[t]`` tokens of its prefix, itself among them.
     """
-    weights, (keys, values, tokens, positions, *tiles, places, logit_positions) = decoder.split(arguments)
+    weights, (keys, values, tokens, positions, table, counts, ends, places, logit_positions) = decoder.split(arguments)
 
     def attention(reach: int | None) -> AttendPrefix:
-        begins = () if reach is None else (jnp.maximum(positions + 1 - reach, 0),)
-        return decoder.attention.prefix(keys.shape[3], *tiles, *begins)
+        begins = None if reach is None else jnp.maximum(positions + 1 - reach, 0)
+        return decoder.attention.prefix(StepPrefixes(keys.shape[3], table, counts, ends, begins))
 
     attend_prefix, rotation = decoder.of_kinds(attention), decoder.rotation(positions)
 

@@ -8,7 +8,14 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention.contract import AttendExtension, AttendPacked, AttendPrefix, AttentionOutput, ItemSlots
+from model.attention.contract import (
+    AttendExtension,
+    AttendPacked,
+    AttendPrefix,
+    AttentionOutput,
+    ItemSlots,
+    StepPrefixes,
+)
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, attend
 from model.attention.tpu.rotation import TPURotation
 from model.attention.tpu.visits import WINDOW, Windows, active_windows, prefix_visits
@@ -38,11 +45,10 @@ class TPUAttention:
         """See :class:`model.attention.contract.WholeStepAttention`. A TPU's memory holds no narrower rows anyway."""
         return -(-head_dim // self.lanes) * self.lanes
 
-    def prefix(
-        self, block_tokens: int, table: Array, counts: Array, ends: Array, begins: Array | None = None
-    ) -> AttendPrefix:
+    def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        assert begins is None, "the kernel knows no sliding windows"
+        block_tokens, table, counts, ends, _ = prefixes
+        assert prefixes.begins is None, "the kernel knows no sliding windows"
         visits = prefix_visits(table, counts, block_tokens, GROUP)
 
         def of_layer(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
@@ -51,17 +57,10 @@ class TPUAttention:
 
         return of_layer
 
-    def extension(
-        self,
-        items: ItemSlots,
-        block_tokens: int,
-        table: Array,
-        counts: Array,
-        ends: Array,
-        begins: Array | None = None,
-    ) -> AttendExtension:
+    def extension(self, items: ItemSlots, prefixes: StepPrefixes) -> AttendExtension:
         """See :class:`model.attention.contract.WholeStepAttention`. The prefix goes on from the items' own softmax."""
-        assert begins is None, "the kernel knows no sliding windows"
+        block_tokens, table, counts, ends, _ = prefixes
+        assert prefixes.begins is None, "the kernel knows no sliding windows"
         visits, slots = prefix_visits(table, counts, block_tokens, GROUP), len(items.rows)
         # Indices without a sign are not checked for negative ones in every layer.
         rows = jnp.pad(items.rows, (0, -slots % WINDOW)).astype(jnp.uint32)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from model.attention.contract import AttentionOutput, ItemSlots, merge
+from model.attention.contract import AttentionOutput, ItemSlots, StepPrefixes, merge
 from model.attention.tpu.attention import TPUAttention
 
 Ints = npt.NDArray[np.int32]
@@ -35,7 +35,7 @@ TOLERANCE = 0.02
 
 def of_prefixes(queries: Any, pool_keys: Any, pool_values: Any, layer: Any, *tiles: Any) -> AttentionOutput:
     """Return attention to the prefixes of a step: tiles are those of ``attention.prefix``."""
-    attend = INTERPRETED.prefix(pool_keys.shape[3], *tiles)
+    attend = INTERPRETED.prefix(StepPrefixes(pool_keys.shape[3], *tiles))
     return attend(queries, pool_keys, pool_values, layer)
 
 
@@ -43,7 +43,7 @@ def of_items(
     queries: Any, keys: Any, values: Any, items: ItemSlots, pool_keys: Any, pool_values: Any, layer: Any, *tiles: Any
 ) -> AttentionOutput:
     """Return attention of the items of a step: tiles are those of ``attention.extension``."""
-    attend = INTERPRETED_ITEMS.extension(items, pool_keys.shape[3], *tiles)
+    attend = INTERPRETED_ITEMS.extension(items, StepPrefixes(pool_keys.shape[3], *tiles))
     return attend(queries, keys, values, pool_keys, pool_values, layer)
 
 
@@ -53,7 +53,7 @@ def of_narrow_items(
     """Return the same from a pool in which a head takes twice the numbers that it has."""
     attention = replace(INTERPRETED_ITEMS, lanes=2 * D)
     pool = [jnp.pad(part, [(0, 0)] * 4 + [(0, D)]) for part in (pool_keys, pool_values)]
-    attend = attention.extension(items, pool_keys.shape[3], *tiles)
+    attend = attention.extension(items, StepPrefixes(pool_keys.shape[3], *tiles))
     return attend(queries, keys, values, pool[0], pool[1], layer)
 
 

@@ -16,7 +16,7 @@ from jax import Array
 from jax._src.cudnn import fused_attention_stablehlo as private
 from structlog.testing import capture_logs
 
-from model.attention.contract import AttentionOutput, ItemSlots
+from model.attention.contract import AttentionOutput, ItemSlots, StepPrefixes
 from model.attention.cudnn import UNSEEN, CuDNNAttention, by_cudnn, cudnn_or_xla, refusal
 from model.attention.xla import XLAAttention
 from model.platforms import Platform
@@ -58,7 +58,7 @@ ALL_KEYS = CuDNNAttention(fused=by_xla)
 @partial(jax.jit, static_argnums=0)
 def attend_prefixes(attention: CuDNNAttention, *arguments: Any) -> AttentionOutput:
     *pool, table, counts, ends = arguments
-    attend: Callable[..., AttentionOutput] = attention.prefix(BLOCK, table, counts, ends)
+    attend: Callable[..., AttentionOutput] = attention.prefix(StepPrefixes(BLOCK, table, counts, ends))
     return attend(*pool)
 
 
@@ -69,7 +69,7 @@ def of_prefixes(step: Prefixes, attention: CuDNNAttention = FEW_KEYS) -> Attenti
 @jax.jit
 def attend_items(queries: Any, keys: Any, values: Any, items: ItemSlots, *others: Any) -> AttentionOutput:
     *pool, table, counts, ends = others
-    attend: Callable[..., AttentionOutput] = FEW_KEYS.extension(items, BLOCK, table, counts, ends)
+    attend: Callable[..., AttentionOutput] = FEW_KEYS.extension(items, StepPrefixes(BLOCK, table, counts, ends))
     return attend(queries, keys, values, *pool)
 
 
@@ -180,7 +180,7 @@ def test_a_step_of_items_is_lowered_to_cudnn_with_statistics_in_float32() -> Non
     """A jax whose private entry is another one fails here."""
 
     def extension(table: Array, counts: Array, ends: Array, *rest: Array) -> AttentionOutput:
-        attend = CuDNNAttention().extension(ItemSlots(*rest[:3]), 256, table, counts, ends)
+        attend = CuDNNAttention().extension(ItemSlots(*rest[:3]), StepPrefixes(256, table, counts, ends))
         return attend(*rest[3:])
 
     slots = shape(jnp.int32, 4_096), shape(jnp.int32, 4_096), shape(jnp.int32, 2_048)

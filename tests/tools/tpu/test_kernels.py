@@ -13,7 +13,7 @@ from tools.tpu.targets import prepare_environment, target_named
 target = target_named("v6e")
 prepare_environment(target)
 import sys
-from model.attention.contract import ItemSlots
+from model.attention.contract import ItemSlots, StepPrefixes
 from model.attention.tpu.attention import TPUAttention
 from tools.tpu.compiler import Compiler, shape
 from model.rotation import HeadNorm, RotaryEmbedding
@@ -26,9 +26,10 @@ table, counts = shape((tile, N), "int32"), shape((tile,), "int32")
 queries, angles = shape((T, H, D), "bfloat16"), shape((T, D // 2), "float32")
 behind = pool, pool, shape((), "int32"), table, counts, rows
 def prefix(q, pool_keys, pool_values, layer, *tiles):
-    return attention.prefix(256, *tiles)(q, pool_keys, pool_values, layer)
+    return attention.prefix(StepPrefixes(256, *tiles))(q, pool_keys, pool_values, layer)
 def extension(q, k, v, of, begins, at, pool_keys, pool_values, layer, *tiles):
-    return attention.extension(ItemSlots(of, begins, at), 256, *tiles)(q, k, v, pool_keys, pool_values, layer)
+    of_step = ItemSlots(of, begins, at), StepPrefixes(256, *tiles)
+    return attention.extension(*of_step)(q, k, v, pool_keys, pool_values, layer)
 def packed(q, k, v, ranges):
     return attention.packed(ranges)(q, k, v)
 def rotation(projected, weight, cos, sin):
