@@ -107,6 +107,8 @@ def context_length(config: Mapping[str, Any]) -> int:
     """
     longest = positive_integer(config, "max_position_embeddings")
     scaling = config.get(rope_field(config))
+    if isinstance(scaling, Mapping):
+        scaling = scaling.get("full_attention", scaling)  # where each kind of layers has its own
     if not isinstance(scaling, Mapping) or scaling.get("rope_type", scaling.get("type")) != "yarn":
         return longest
     factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")

@@ -33,9 +33,6 @@ _TEXT_PARTS = {
 }
 """By ``model_type``."""
 
-_OF_BOTH = ("quantization_config", "tie_word_embeddings")
-"""Fields of the whole model that are about its text part, too."""
-
 _PREFIXES = {"language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head": "lm_head"}
 """How the names of the text part's tensors begin, in older and newer files, and how they begin in a model of text."""
 _OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
@@ -44,10 +41,15 @@ _OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower."
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of the text part's configuration, or the same ones where there is no other part."""
     part, text = _TEXT_PARTS.get(str(config.get("model_type"))), config.get("text_config")
-    if part is None or config.get("architectures") != [part.whole] or not isinstance(text, dict):
+    if part is None or not isinstance(text, dict):
         return config
-    of_both = {name: config[name] for name in _OF_BOTH if name in config}
-    return {**part.defaults, **of_both, **text, "architectures": [part.text]}
+    architectures = config.get("architectures")
+    of_whole = {
+        "architectures": [part.text] if architectures == [part.whole] else architectures,
+        "tie_word_embeddings": config.get("tie_word_embeddings", True),
+        **({"quantization_config": config["quantization_config"]} if "quantization_config" in config else {}),
+    }
+    return {**part.defaults, **text, **of_whole}
 
 
 def text_tensors(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -71,8 +71,7 @@ class PackedSequence:
         # How many tokens a token sees of its own segment, and of its prefix.
         own = np.minimum(ranges[:, 1, 1] - ranges[:, 1, 0], window.size)
         within[:, 1, 0] = ranges[:, 1, 1] - own
-        left = np.where(own < window.size, window.size - own, 0)
-        within[:, 0, 0] = np.maximum(ranges[:, 0, 0], ranges[:, 0, 1] - left)
+        within[:, 0, 0] = np.maximum(ranges[:, 0, 0], ranges[:, 0, 1] - (window.size - own))
         return tokens, positions, ranges, within, logit_positions
 
 

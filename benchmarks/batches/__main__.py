@@ -226,7 +226,7 @@ def _check(client: OpenAI, batch: Batch, lines: Lines) -> dict[str, Any]:
         wrong += one["custom_id"] != lines.custom_id(number) or not lines.is_right(number, body)
         if isinstance(lines, DecisionLines) and number % ASKED_EVERY == 0:
             asked = client.post(lines.endpoint.removeprefix("/v1"), cast_to=dict[str, Any], body=lines.body(number))
-            wrong += asked["answers"] != body["answers"]
+            wrong += (asked["answers"], asked["diagnostics"]) != (body["answers"], body["diagnostics"])
         prefills += lines.cached_tokens(body) == 0
     for number, one in paired(bad, _read(client, batch.error_file_id)):
         if number is None or one is None:

@@ -137,8 +137,8 @@ KINDS: dict[str, type[Lines]] = {"scores": Lines, "decisions": DecisionLines}
 
 def logits(query: list[int], item: list[int], columns: int) -> list[float]:
     """Return what the worker of this benchmark computes: numbers that float32 holds exactly, one for each label."""
-    total = sum(query) + 3 * sum(item)
-    return [float(total % 1_009 + place) for place in range(columns)]
+    total = (sum(query) + 3 * sum(item)) % 1_009
+    return [float(total + place * (1 + total % 31)) for place in range(columns)]
 
 
 def _words(tokens: list[int]) -> str:

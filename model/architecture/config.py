@@ -176,7 +176,8 @@ class DecoderConfig:
     @property
     def size(self) -> ModelSize:
         """The floating-point operations of the model: 2 for each weight and token, or weight of the head and row, and
-        4 x head_dim for each query head and pair of a query and a visible key.
+        4 x head_dim for each query head and pair of a query and a visible key. In layers with a sliding window, pairs
+        are counted as in the others, so that the time of long prompts is estimated too high.
         """
         projections = 2 * self.width * self.head_dim * (self.query_heads + self.kv_heads)
         return ModelSize(
@@ -224,10 +225,12 @@ class DecoderConfig:
         plain: dict[str, object] = {"rope_theta": self.rope.theta, "rope_parameters": rope}
         if windows is None:
             return plain
+        if window is None and windows.pattern:
+            window = Window(self.context, (False,) * self.layers)
         switch = {"use_sliding_window": window is not None} if windows.switch else {}
         if window is None:
             return {**plain, **(switch or {"sliding_window": None})}
-        names = [("full_attention", "sliding_attention")[is_windowed] for is_windowed in window.layers]
+        names = [tuple(KINDS)[is_windowed] for is_windowed in window.layers]
         kinds = {"layer_types": names} if windows.switch or windows.pattern else {}
         if windows.pattern:
             own = self.rope if window.rope is None else window.rope
@@ -240,7 +243,7 @@ def _multipliers(fields: ConfigurationReader, family: Family) -> Multipliers:
         return Multipliers(*(fields.number(name, 1.0) for name in Multipliers._fields))
     if not family.is_gemma:
         return NO_MULTIPLIERS
-    of_queries = fields.number("query_pre_attn_scalar", 256) ** -0.5
+    of_queries = fields.integer("query_pre_attn_scalar", 256) ** -0.5
     return Multipliers(fields.integer("hidden_size") ** 0.5, attention_multiplier=of_queries)
 
 

@@ -29,7 +29,8 @@ class Windows(NamedTuple):
     default: int | None  # tokens, of configurations that leave it out; None: no window
     switch: bool = False  # it is in use only with ``use_sliding_window``
     pattern: int = 0  # each so-many-eth layer has none, unless ``layer_types`` says otherwise; 0: all have it
-    theta: float | None = None  # the base of the rotary positions in layers with a window; None: as in the others
+    reads_pattern: bool = False  # ``sliding_window_pattern`` may name another number
+    bases: tuple[float, float] | None = None  # of the rotary positions, where each kind of layers has its own: defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Family:
     is_gemma: bool = False  # embeddings are multiplied by the root of their width, scores by a number of their own
     is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
     has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
-    has_classes: bool = True  # HuggingFace has a class of it with a head for classes
+    has_classes: bool = True  # it is also served with a head for classes
     stretches: bool = True  # positions may be stretched, as the configuration says
     always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
     bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
@@ -64,7 +65,7 @@ FAMILIES = {
         has_classes=False,
         bias_fields=frozenset({"attention_bias"}),
         head_dim=256,
-        windows=Windows(4096, pattern=6, theta=10_000.0),
+        windows=Windows(4096, pattern=6, reads_pattern=True, bases=(1_000_000.0, 10_000.0)),
     ),
     "granite": Family(
         "GraniteForCausalLM",
@@ -86,7 +87,7 @@ FAMILIES = {
         norms=Norms.AFTER,
         has_classes=False,
         bias_fields=frozenset({"attention_bias"}),
-        windows=Windows(4096, pattern=4),
+        windows=Windows(4096, pattern=4, bases=(500_000.0, 500_000.0)),
     ),
     "phi3": Family("Phi3ForCausalLM", is_fused=True, stretches=False, windows=Windows(None)),
     "qwen2": Family("Qwen2ForCausalLM", always_biased=True, windows=Windows(4096, switch=True)),

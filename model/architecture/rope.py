@@ -123,30 +123,29 @@ class Rope:
         only_plain: the positions of the family are not stretched, or otherwise than here. Raises
         :class:`UnsupportedModelError`.
         """
-        fields.require("partial_rotary_factor", 1.0)
         theta = fields.number("rope_theta", DEFAULT_THETA)
         return cls._of_section(fields, fields.section(rope_field(fields.values)), theta, only_plain=only_plain)
 
     @classmethod
-    def of_kinds(cls, fields: ConfigurationReader, kinds: Sequence[str], local_theta: float | None) -> list[Rope]:
+    def of_kinds(cls, fields: ConfigurationReader, kinds: Sequence[str], bases: tuple[float, float]) -> list[Rope]:
         """Read the positions of full layers and of those with a window.
 
-        They stand in ``rope_parameters`` by the kinds of layers. In the older form ``rope_scaling`` is of full layers
-        alone. local_theta: the base in layers with a window, where it differs. Raises :class:`UnsupportedModelError`.
+        They stand in ``rope_parameters`` by the kinds of layers. In the older form, ``rope_theta`` and ``rope_scaling``
+        are of full layers alone. bases: HuggingFace's defaults. Raises :class:`UnsupportedModelError`.
         """
-        theta = fields.number("rope_theta", DEFAULT_THETA if local_theta is None else 1_000_000.0)
-        bases = theta, fields.number("rope_local_base_freq", local_theta or theta)
-        new, of_full = fields.section("rope_parameters"), fields.section("rope_scaling")
-        sections = new.section(kinds[0]), new.section(kinds[1])
-        if of_full.values:
-            sections = of_full, sections[1]
-        return [cls._of_section(fields, part, base) for part, base in zip(sections, bases, strict=True)]
+        full, local = fields.number("rope_theta", bases[0]), fields.number("rope_local_base_freq", bases[1])
+        new, older = fields.section("rope_parameters"), fields.section("rope_scaling")
+        if new.values and not any(kind in new for kind in kinds):
+            raise UnsupportedModelError(f"rope_parameters must say what it is about: {' and '.join(kinds)}")
+        of_full = ConfigurationReader({**new.section(kinds[0]).values, **older.values}, "rope_parameters")
+        return [cls._of_section(fields, of_full, full), cls._of_section(fields, new.section(kinds[1]), local)]
 
     @classmethod
     def _of_section(
         cls, fields: ConfigurationReader, rope: ConfigurationReader, theta: float, *, only_plain: bool = False
     ) -> Rope:
         """Read a section about rotary positions. theta: the base where it names none."""
+        fields.require("partial_rotary_factor", 1.0)
         rope.require("partial_rotary_factor", 1.0)
         theta = rope.number("rope_theta", theta)
         kind = rope.get("rope_type") or rope.get("type") or "default"

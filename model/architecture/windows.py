@@ -29,10 +29,10 @@ def read_positions(fields: ConfigurationReader, family: Family) -> tuple[Rope, W
         # HuggingFace ignores it. But the decoder of whoever wrote it may have one.
         raise UnsupportedModelError(f"sliding_window {size} is not implemented for {fields.get('model_type')}")
     layers = _windowed_layers(fields, windows)
-    if windows is None or not windows.pattern:
+    if windows is None or windows.bases is None:
         rope = Rope.from_huggingface(fields, only_plain=not family.stretches)
         return rope, None if size is None or size >= context or not any(layers) else Window(size, layers)
-    full, own = Rope.of_kinds(fields, tuple(KINDS), windows.theta)
+    full, own = Rope.of_kinds(fields, tuple(KINDS), windows.bases)
     return full, Window(min(size or context, context), layers, None if own == full else own)
 
 
@@ -46,14 +46,14 @@ def _window_size(fields: ConfigurationReader, windows: Windows) -> int | None:
 
 
 def _windowed_layers(fields: ConfigurationReader, windows: Windows | None) -> tuple[bool, ...]:
-    """Return which layers have the sliding window, if there is one."""
+    """Return which layers have the sliding window if there is one."""
     count, names = fields.integer("num_hidden_layers"), fields.get("layer_types") or []
     by_layer = windows is not None and (windows.switch or windows.pattern > 0)
     known = tuple(KINDS) if by_layer else ("full_attention",)
     if not isinstance(names, list) or any(name not in known for name in names):
         raise UnsupportedModelError(f"layer_types {names!r} is not implemented, only {' and '.join(known)}")
     if windows is None or not by_layer:
-        return (windows is not None,) * count
+        return (True,) * count
     if names:
         if len(names) != count:
             raise UnsupportedModelError(f"layer_types has {len(names)} entries for {count} layers")
@@ -61,5 +61,7 @@ def _windowed_layers(fields: ConfigurationReader, windows: Windows | None) -> tu
     if windows.switch:
         first = fields.integer("max_window_layers", 28, least=0)
         return tuple(number >= first for number in range(count))
+    if not windows.reads_pattern:
+        fields.require("sliding_window_pattern", windows.pattern)
     pattern = fields.integer("sliding_window_pattern", windows.pattern)
     return tuple((number + 1) % pattern != 0 for number in range(count))

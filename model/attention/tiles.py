@@ -17,7 +17,7 @@ from jax import Array, lax
 from model.attention.contract import AttentionOutput, PrefixBlocks, multiply, softmax_part, visible
 from model.linear import from_pool_dtype
 
-_NEVER = 2**30
+NEVER = 2**30
 """A token behind all others."""
 
 Tile = Callable[[Array, Array], tuple[Array, Array]]
@@ -71,7 +71,7 @@ class TiledAttention:
         first: Array | int = 0
         if begins is not None:
             from_rows = _pad(begins[None], rows).reshape(1, -1, rows)
-            first = jnp.min(jnp.where(from_rows < of_rows, from_rows, _NEVER), axis=-1) // block
+            first = jnp.min(jnp.where(from_rows < of_rows, from_rows, NEVER), axis=-1) // block
         ranges = jnp.stack([jnp.zeros_like(ends) if begins is None else begins, ends], axis=-1)[None, :, None]
         visits = _TileRange(first, (longest + block - 1) // block)
         attended = self._visit(queries[None], K, ranges, visits, block, tile)

@@ -17,7 +17,7 @@ from model.attention.contract import (
     merge,
     multiply,
 )
-from model.attention.tiles import OnlineSoftmax, TiledAttention
+from model.attention.tiles import NEVER, OnlineSoftmax, TiledAttention
 from model.rotation import RotaryEmbedding, Rotation
 
 _TILES = TiledAttention(query_block=128, key_block=128)
@@ -49,7 +49,10 @@ class XLAAttention:
             def tile(number: Array) -> AttentionOutput:
                 tile_ends = jnp.tile(ends.reshape(tiles, rows)[number], G)[:, None]  # [G * rows, 1]
                 tile_begins = 0 if begins is None else jnp.tile(begins.reshape(tiles, rows)[number], G)[:, None]
-                first = 0 if begins is None else jnp.min(tile_begins) // block_tokens
+                # A row that sees nothing of the prefix, such as padding, begins nowhere.
+                first: Array | int = 0
+                if begins is not None:
+                    first = jnp.min(jnp.where(tile_begins < tile_ends, tile_begins, NEVER)) // block_tokens
 
                 def visit(index: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
                     block = table[number, index]

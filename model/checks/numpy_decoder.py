@@ -196,7 +196,9 @@ def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, 
     within = visible & (np.subtract.outer(positions, positions) < config.reach)
     hidden = embed(decoder, tokens)
     for number, is_windowed in enumerate(config.windowed):
-        layer, rotary, seen = decoder.layer(number), of_kinds[-is_windowed], within if is_windowed else visible
+        # The angles of layers with a window come last, where they differ.
+        layer, rotary = decoder.layer(number), of_kinds[-1 if is_windowed else 0]
+        seen = within if is_windowed else visible
         attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), seen, dtype)
         hidden = output_mlp(layer, hidden, attended.out)
     return hidden

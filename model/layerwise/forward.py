@@ -84,10 +84,12 @@ class LayerwiseForward:
 
     def _run(self, step: Step, first: Extension) -> Array:
         # Transferred once here, and not with each of some hundred calls. The table changes when its blocks do.
-        blocks, prefix_ends, target, indices = jax.device_put(
+        host_begins = self._begins(step)
+        blocks, prefix_ends, begins, target, indices = jax.device_put(
             (
                 first.table.copy(),
                 step.prefix_ends,
+                host_begins,
                 self._targets(first.stored) if len(first.stored) else None,
                 [(batch.places, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],
             )
@@ -101,7 +103,7 @@ class LayerwiseForward:
         ]
         attend_prefix = run[PrefixAttentionKey(size, self._blocks)] if step.has_prefix else None
         hidden, *angles = run[EmbedKey(size)](*self._decoder.embedding, step.tokens, step.positions)
-        reaches, begins = self._reaches, self._begins(step)
+        reaches = self._reaches
         # Where extensions are read at several tokens, the last layer computes all tokens, as any other layer does.
         complete = self._layers if first.read > 1 else self._layers[:-1]
         for number, (layer, is_windowed) in enumerate(zip(complete, self._windowed, strict=False)):
@@ -124,7 +126,7 @@ class LayerwiseForward:
         out, log_sum_exp = self._no_attention
         if attend_prefix is not None and first.read:
             attend_prefix = run[PrefixAttentionKey(logit_rows, self._blocks)]
-            seen = [part[step.logit_positions] for part in (step.prefix_ends, *begins[is_windowed])]
+            seen = [part[step.logit_positions] for part in (step.prefix_ends, *host_begins[is_windowed])]
             out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, *seen)
         self._store(last, keys, values, target)
         if not first.read:

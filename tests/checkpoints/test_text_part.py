@@ -40,14 +40,24 @@ def test_the_fields_of_the_text_part_are_read_with_the_defaults_of_huggingface()
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"architectures": ["Gemma3ForSequenceClassification"]}, {"model_type": "gemma3n"}, {"text_config": "all of it"}],
+    ("changes", "named"),
+    [
+        ({"architectures": ["Gemma3ForSequenceClassification"]}, "architectures"),
+        ({"model_type": "gemma3n"}, "model_type 'gemma3n'"),
+        ({"text_config": "all of it"}, "model_type 'gemma3'"),
+    ],
 )
-def test_another_model_is_refused_by_its_own_fields(changes: dict[str, Any]) -> None:
-    fields = GEMMA_3_12B | changes
-    assert text_config(fields) == fields
-    with pytest.raises(UnsupportedModelError, match="model_type"):
-        DecoderConfig.from_huggingface(fields)
+def test_another_model_is_refused_by_the_name_of_a_field(changes: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=named):
+        DecoderConfig.from_huggingface(text_config(GEMMA_3_12B | changes))
+
+
+@pytest.mark.parametrize(("whole", "text"), [(True, False), (False, True), (None, False)])
+def test_the_whole_model_says_whether_the_head_is_the_embedding(whole: bool | None, text: bool) -> None:
+    """As in HuggingFace. It is, where it does not say so."""
+    fields = GEMMA_3_12B | {"text_config": GEMMA_3_12B["text_config"] | {"tie_word_embeddings": text}}
+    fields |= {} if whole is None else {"tie_word_embeddings": whole}
+    assert DecoderConfig.from_huggingface(text_config(fields)).tied == (whole is not False)
 
 
 @pytest.mark.parametrize("prefixes", [("language_model.model.", ""), ("model.language_model.", "model.")])

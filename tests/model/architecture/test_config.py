@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from checkpoints.files import CheckpointError
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
-from model.architecture.windows import Window
+from model.architecture.windows import KINDS, Window
 from tests.model.checkpoints import CONFIGS, EVERY
 
 FIELDS = CONFIGS["tied"].to_huggingface()
@@ -28,6 +29,7 @@ GEMMA3: dict[str, Any] = {
     "rope_parameters": None,
     "rope_theta": None,
 }
+OLMO3 = GEMMA3 | {"model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"], "query_pre_attn_scalar": None}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -135,6 +137,21 @@ def test_sliding_windows_are_those_of_huggingface(fields: dict[str, Any], window
     assert DecoderConfig.from_huggingface(config.to_huggingface()) == config
 
 
+@pytest.mark.parametrize("fields", [GEMMA3, OLMO3])
+@pytest.mark.parametrize("changes", [{}, {"num_hidden_layers": 9}, {"rope_theta": 3e5}])
+def test_defaults_by_kinds_of_layers_are_those_of_huggingface(fields: dict[str, Any], changes: dict[str, Any]) -> None:
+    given: dict[str, Any] = {name: value for name, value in (FIELDS | fields | changes).items() if value is not None}
+    given = {name: value for name, value in given.items() if name not in ("rope_parameters", "use_sliding_window")}
+    asked = transformers.AutoConfig.for_model(**given)
+    config = DecoderConfig.from_huggingface(given)
+    assert config.window is not None
+    assert [tuple(KINDS)[one] for one in config.window.layers] == asked.layer_types
+    assert config.window.size == min(asked.sliding_window, config.context)
+    assert [rope.theta for rope in (config.rope, config.ropes[-1])] == [
+        asked.rope_parameters[kind]["rope_theta"] for kind in KINDS
+    ]
+
+
 def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same() -> None:
     stretched, local = Rope(2e6, LinearScaling(8.0)), Rope(3e4)
     before = {"rope_theta": 2e6, "rope_local_base_freq": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
@@ -162,11 +179,14 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
         ({**PHI3, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "only 'default'"),
         ({**GRANITE, "architectures": ["GraniteForSequenceClassification"]}, "architectures"),
         ({"mlp_bias": True}, "mlp_bias"),
-        ({**GEMMA3, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be a positive number"),
+        ({**GEMMA3, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be an integer from 1 up"),
         ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention True"),
         ({**GEMMA3, "final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
         ({**GEMMA3, "hidden_activation": "silu"}, "hidden_activation 'silu'"),
         ({**GEMMA3, "layer_types": ["full_attention"]}, "layer_types has 1 entries for 3 layers"),
+        ({**GEMMA3, "partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
+        ({**GEMMA3, "rope_parameters": {"rope_theta": 1e6}}, "rope_parameters must say what it is about"),
+        ({**OLMO3, "sliding_window_pattern": 2}, "sliding_window_pattern 2 is not implemented, only 4"),
         ({**MISTRAL, "layer_types": ["sliding_attention"] * 3}, "layer_types"),
         ({**MISTRAL, "attention_bias": True}, "attention_bias True"),
         ({"layer_types": ["full_attention", "chunked_attention", "full_attention"]}, "layer_types"),

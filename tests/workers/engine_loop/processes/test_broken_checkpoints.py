@@ -112,9 +112,9 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "no safetensors": (only_pickled, "holds neither model.safetensors nor model.safetensors.index.json"),
     "another architecture": (with_fields(model_type="qwen3_moe"), "model_type 'qwen3_moe' is not implemented"),
     "another head": (with_fields(architectures=["Qwen3ForSequenceClassification"]), "missing: score.weight"),
-    "a sliding window": (
-        with_fields(use_sliding_window=True, sliding_window=512, max_window_layers=0),
-        "sliding_window 512 is in use",
+    "layers of another kind": (
+        with_fields(layer_types=["full_attention", "chunked_attention"]),
+        "layer_types ['full_attention', 'chunked_attention'] is not implemented",
     ),
     "quantised by configuration": (with_fields(quantization_config={"quant_method": "awq"}), "quantization_config"),
     "other rotary positions": (
