@@ -226,6 +226,10 @@ def main() -> None:
             of_system = requests
             if name == "transformers":
                 of_system = {**requests, "warm small": requests["warm small"][:2], "warm large": requests["warm small"]}
+                # It knows the model by its folder alone.
+                of_system = {
+                    kind: [one | {"model": str(directory)} for one in of_kind] for kind, of_kind in of_system.items()
+                }
             if name == "ours":
                 # Without it, a call that can't be answered within a minute is refused, so that others are in time.
                 of_system = {
