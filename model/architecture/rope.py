@@ -136,8 +136,8 @@ class Rope:
         full, local = fields.number("rope_theta", bases[0]), fields.number("rope_local_base_freq", bases[1])
         new, older = fields.section("rope_parameters"), fields.section("rope_scaling")
         if new.values and not any(kind in new for kind in kinds):
-            raise UnsupportedModelError(f"rope_parameters must say what it is about: {' and '.join(kinds)}")
-        of_full = ConfigurationReader({**new.section(kinds[0]).values, **older.values}, "rope_parameters")
+            raise UnsupportedModelError(f"rope_parameters must have a section {' or '.join(kinds)}")
+        of_full = ConfigurationReader({**new.section(kinds[0]).values, **older.values}, rope_field(fields.values))
         return [cls._of_section(fields, of_full, full), cls._of_section(fields, new.section(kinds[1]), local)]
 
     @classmethod

@@ -73,7 +73,9 @@ class StepPrefixes(NamedTuple):
     table: Array  # int32 [tiles, N]: the blocks of each tile's prefix in order, and block 0 behind them
     counts: Array  # int32 [tiles]: how many of these blocks the rows of the tile see, 0 to N
     ends: Array  # int32 [T]: the row sees the first ``ends[t]`` tokens of the prefix, at most those of these blocks
-    begins: Array | None = None  # int32 [T]: from which of them on; None: from the first, and kernels need it so
+    begins: Array | None = (
+        None  # int32 [T]: from which of them on; None: from the first, which is all that kernels take
+    )
 
 
 class AttendPrefix(Protocol):

@@ -185,7 +185,11 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
         ({**GEMMA3, "hidden_activation": "silu"}, "hidden_activation 'silu'"),
         ({**GEMMA3, "layer_types": ["full_attention"]}, "layer_types has 1 entries for 3 layers"),
         ({**GEMMA3, "partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
-        ({**GEMMA3, "rope_parameters": {"rope_theta": 1e6}}, "rope_parameters must say what it is about"),
+        (
+            {**GEMMA3, "rope_parameters": {"rope_theta": 1e6}},
+            "rope_parameters must have a section full_attention or sliding_attention",
+        ),
+        ({**GEMMA3, "rope_scaling": {"rope_type": "linear"}}, "lacks rope_scaling.factor"),
         ({**OLMO3, "sliding_window_pattern": 2}, "sliding_window_pattern 2 is not implemented, only 4"),
         ({**MISTRAL, "layer_types": ["sliding_attention"] * 3}, "layer_types"),
         ({**MISTRAL, "attention_bias": True}, "attention_bias True"),
