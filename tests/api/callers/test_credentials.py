@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.api.callers.guarded import Guarded, send
-from tests.api.serving import KEY, UNKNOWN_KEY
+from tests.api.serving import KEY, UNKNOWN_KEY, eventually
 
 
 def test_a_valid_key_is_accepted_with_any_spelling_of_its_scheme(guarded: Guarded) -> None:
@@ -119,6 +119,8 @@ def test_the_access_log_says_who_called_and_which_error_was_answered(guarded: Gu
     for authorization, path, about in wanted:
         with capture_logs() as logs:
             send(guarded.api, authorization, path=path)
+            # The line is written behind the answer.
+            eventually(lambda: any(entry["event"] == "request" for entry in logs), "the request is logged")
         (line,) = [entry for entry in logs if entry["event"] == "request"]
         found = {name: line[name] for name in ("tenant", "key_id", "code") if name in line}
         assert found == about, path
