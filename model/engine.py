@@ -22,12 +22,13 @@ from checkpoints.card import ModelCard
 from checkpoints.files import read_config
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
-from model.architecture.configuration_reader import ConfigurationReader
+from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.decoder import Decoder
 from model.architecture.stored.reading import encoding_of
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
 from model.chips.loading import DividedParameter, bytes_of_a_chip
+from model.chips.mesh import Chips
 from model.chips.shares import Shares
 from model.extending import Extender, GroupRows, StepOutput
 from model.forward import Forward
@@ -72,6 +73,8 @@ class Engine:
         algorithm: AlgorithmSetting = "auto",
         attention: Attention | None = None,
     ) -> None:
+        if decoder.config.recurrence is not None:
+            platform = platform.layer_by_layer
         step_tokens = platform.step_tokens(settings.step_tokens)
         buckets = Buckets.of(
             step_tokens,
@@ -116,6 +119,7 @@ class Engine:
             batch_invariant=settings.batch_invariant,
             min_extended_rows=settings.multi_item_algorithm_items_threshold,
             max_dense_tokens=settings.multi_item_segment_fallback_threshold,
+            may_pack=decoder.config.recurrence is None,
         )
         self.planner = Planner(policy, Estimator(decoder.config.size, platform.rates, self._forward.shapes))
         self._work_planner = WorkPlanner(self.planner, self.prefix_cache, card.context_length)
@@ -144,6 +148,8 @@ class Engine:
         fields = read_config(directory)
         config = DecoderConfig.from_huggingface(fields)
         dtype, chips = platform.serving_dtype(settings.dtype), platform.chips
+        if config.recurrence is not None:
+            _refuse_what_recurrent_layers_can_not(algorithm, chips)
         computed: DecoderConfig = config
         destination: weights.MakesDestination = weights.InHostMemory
         if chips is not None:
@@ -238,8 +244,9 @@ class Engine:
         for states, _ in compute([GroupRows(group, of_group) for group, of_group in zip(groups, rows, strict=True)]):
             for row, hidden in states:
                 found[places[id(row)]] = np.atleast_2d(hidden)
-        for group in groups:
-            self.prefix_cache.drop(group.owner, group.prefix)
+        for group, of_group in zip(groups, rows, strict=True):
+            for end in {len(group.prefix), *(row.begin for row in of_group)}:
+                self.prefix_cache.drop(group.owner, group.prefix[:end])
         return found
 
     def score(
@@ -349,6 +356,16 @@ class Engine:
         for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
             computed = self._forward.packed(packed, dense=dense)
             yield list(zip(packed.rows, np.asarray(computed.states), strict=False)), computed.tokens
+
+
+def _refuse_what_recurrent_layers_can_not(algorithm: AlgorithmSetting, chips: Chips | None) -> None:
+    if algorithm == "packed":
+        raise UnsupportedModelError(
+            "SCORELINE_MULTI_ITEM_ALGORITHM=packed is not implemented for recurrent layers: one state would go through "
+            "all items of a packed sequence"
+        )
+    if chips is not None:
+        raise UnsupportedModelError("recurrent layers are not implemented on several devices")
 
 
 def _heads(_: ScoredChunk | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -35,6 +35,17 @@ class GroupRows:
     shared: Sequence[tuple[ScoreBuffer | TargetBuffer, int]] = ()  # tokens of the prefix that items of chunks share
     unpaid: tuple[ScoreBuffer | TargetBuffer, int] | None = None  # those of the item that pays for the prefix
 
+    def by_beginning(self) -> Iterator[GroupRows]:
+        """Yield a part for each number of tokens of the prefix that rows see, whose prefix has only these tokens.
+
+        The first part sees the most, and has the branches.
+        """
+        begins = [*(row.begin for row in self.rows), *(branch.begin for branch in self.branches)]
+        for number, begin in enumerate(sorted(set(begins), reverse=True)):
+            group = replace(self.group, prefix=self.group.prefix[:begin])
+            rows = [row for row in self.rows if row.begin == begin]
+            yield GroupRows(group, rows) if number else replace(self, group=group, rows=rows)
+
     def joined(self, other: GroupRows) -> GroupRows:
         """Return all rows and branches of two parts of a group. The first part pays for the prefix."""
         return GroupRows(
@@ -61,6 +72,11 @@ class Extender:
 
     def prefill_extend(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         """Prefill the prefixes that are not cached, and compute the items behind them."""
+        if self._forward.has_states:
+            # Between the ends of blocks there is no state to go on from. So what sees less is a prefix of its own.
+            work = [part for one in work for part in one.by_beginning()]
+            yield from self.serial([part for part in work if not len(part.group.prefix)])
+            work = [part for part in work if len(part.group.prefix)]
         for together in self._sharing_steps(work):
             yield from self._prefill_extend(together)
 

@@ -122,6 +122,11 @@ class Forward(Protocol):
     def prefixes(self) -> int:
         """How many prefixes the extensions of one step may continue."""
 
+    @property
+    def has_states(self) -> bool:
+        """Whether recurrent layers keep a state behind each block. Then all extensions of a step must begin behind the
+        same block, or behind nothing, at a place up to which the tokens of blocks were computed: no block is cut."""
+
     def core(self) -> tuple[Hashable, ...]:
         """Return the keys of the programs that are compiled before serving: enough to score any usual request."""
 

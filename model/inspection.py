@@ -43,6 +43,7 @@ class Inspection:
     parameters: int
     weight_bytes: int  # in bfloat16; float32 takes twice as much
     bytes_per_1000_tokens: int  # of keys and values in bfloat16
+    state_bytes: int  # of what recurrent layers keep behind each block of tokens, in float32; 0: there are none
     template: str | None  # by which documents are ranked; None: by none that is known
     decisions: str  # by whose prompt decisions are asked, or why there are none
 
@@ -71,7 +72,13 @@ class Inspection:
             context=config.context,
             parameters=config.parameters,
             weight_bytes=_BFLOAT16_BYTES * config.parameters,
-            bytes_per_1000_tokens=_TOKENS * 2 * config.layers * config.kv_heads * config.head_dim * _BFLOAT16_BYTES,
+            bytes_per_1000_tokens=_TOKENS
+            * 2
+            * _BFLOAT16_BYTES
+            * config.attention_layers
+            * config.kv_heads
+            * config.head_dim,
+            state_bytes=0 if config.recurrence is None else config.recurrence.state_bytes,
             template=_template(served),
             decisions=_decisions(checkpoint.directory, served),
         )
@@ -86,7 +93,8 @@ class Inspection:
             *([] if self.adapter is None else [f"adapter      {self.adapter}, merged into the weights"]),
             f"size         {self.parameters / 1e9:.3g} billion parameters, sequences of {self.context:,} tokens",
             f"memory       {gigabytes:.3g} GB of weights in bfloat16, {2 * gigabytes:.3g} GB in float32; "
-            f"{megabytes:.3g} MB for the keys and values of {_TOKENS:,} tokens in bfloat16",
+            f"{megabytes:.3g} MB for the keys and values of {_TOKENS:,} tokens in bfloat16"
+            + (f", and {self.state_bytes / 1e6:.3g} MB for the state of a sequence" if self.state_bytes else ""),
             f"rankings     {'no template is known to suit' if self.template is None else f'template {self.template}'}",
             f"decisions    {self.decisions}",
         ]

@@ -26,18 +26,22 @@ class Rotation(Protocol):
 
 
 class RotaryEmbedding(NamedTuple):
-    """A :class:`Rotation` by cosines and sines of the rotary angles of positions, float32 [..., head_dim / 2]."""
+    """A :class:`Rotation` by cosines and sines of the rotary angles of positions, float32 [..., pairs].
+
+    Where there are fewer pairs than half of a head, the head's last numbers are not rotated.
+    """
 
     cos: Array
     sin: Array
 
     def heads(self, projected: Array, head_dim: int, norm: HeadNorm | None, dtype: DTypeLike) -> Array:
-        """See :class:`Rotation`. Each pair (d, d + D / 2) is rotated by its angle, in HuggingFace's pairing."""
+        """See :class:`Rotation`. Each pair (d, d + pairs) is rotated by its angle, in HuggingFace's pairing."""
         heads = split(projected, head_dim)
         heads = heads if norm is None else rms_norm(heads, norm.weight, norm.epsilon)
         cos, sin = self.cos[..., None, :], self.sin[..., None, :]
-        first, second = jnp.split(heads, 2, axis=-1)
-        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(dtype)
+        pairs = cos.shape[-1]
+        first, second, *rest = jnp.split(heads, [pairs, 2 * pairs] if 2 * pairs < head_dim else 2, axis=-1)
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, *rest], axis=-1).astype(dtype)
 
 
 def split(projected: Array, head_dim: int) -> Array:

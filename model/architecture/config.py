@@ -17,6 +17,7 @@ from checkpoints.classification import SUFFIX
 from checkpoints.files import context_length, read_classes, read_config
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.families import FAMILIES, Family, Norms, QKNorm
+from model.architecture.recurrence import Recurrence, read_recurrence
 from model.architecture.rope import Rope
 from model.architecture.stored.reading import encoding_of
 from model.architecture.windows import KINDS, Window, read_positions
@@ -56,13 +57,14 @@ class DecoderConfig:
     classes: int = 0  # outputs of a head for classes; 0: the head has the logits of the vocabulary
     multipliers: Multipliers = NO_MULTIPLIERS
     window: Window | None = None  # None: every token sees all tokens before it, in all layers
+    recurrence: Recurrence | None = None  # None: all layers have attention
 
     def __post_init__(self) -> None:
         if self.query_heads % self.kv_heads:
             raise UnsupportedModelError(
                 f"num_attention_heads {self.query_heads} is no multiple of num_key_value_heads {self.kv_heads}"
             )
-        if self.head_dim % 2:
+        if self.head_dim % 2 or int(self.head_dim * self.rope.turned) % 2:
             raise UnsupportedModelError(f"head_dim {self.head_dim} is odd; rotary positions need pairs")
 
     @property
@@ -88,6 +90,21 @@ class DecoderConfig:
     def windowed(self) -> tuple[bool, ...]:
         """Which layers have a sliding window."""
         return (False,) * self.layers if self.window is None else self.window.layers
+
+    @property
+    def recurrent(self) -> tuple[bool, ...]:
+        """Which layers are recurrent; the others have attention."""
+        return (False,) * self.layers if self.recurrence is None else self.recurrence.layers
+
+    @property
+    def attention_layers(self) -> int:
+        """How many layers have attention, and so keys and values of every token."""
+        return self.layers - sum(self.recurrent)
+
+    @property
+    def gates_attention(self) -> bool:
+        """Whether what attention gives is multiplied by a gate of the token that asked."""
+        return FAMILIES[self.family].is_hybrid
 
     @property
     def reach(self) -> int:
@@ -159,19 +176,21 @@ class DecoderConfig:
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
             multipliers=_multipliers(fields, family),
             window=window,
+            recurrence=read_recurrence(fields) if family.is_hybrid else None,
         )
 
     @property
     def parameters(self) -> int:
         """How many numbers the weights have."""
         heads, keys = self.query_heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = self.width * (2 * heads + 2 * keys)
+        attention = self.width * ((3 if self.gates_attention else 2) * heads + 2 * keys)
         attention += (heads + 2 * keys) * self.qkv_bias + self.width * self.attention_bias
         attention += {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}[self.qk_norm]
         mlp = 3 * self.width * self.mlp_width + (2 * self.mlp_width + self.width) * self.mlp_bias
         outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs))
         norms = 4 if self.norms is Norms.AROUND else 2
-        return self.layers * (attention + mlp + norms * self.width) + outside
+        recurrent = 0 if self.recurrence is None else sum(self.recurrent) * self.recurrence.parameters(self.width)
+        return self.attention_layers * attention + recurrent + self.layers * (mlp + norms * self.width) + outside
 
     @property
     def size(self) -> ModelSize:
@@ -179,11 +198,16 @@ class DecoderConfig:
         4 x head_dim for each query head and pair of a query and a visible key. In layers with a sliding window, pairs
         are counted as in the others, so that the time of long prompts is estimated too high.
         """
-        projections = 2 * self.width * self.head_dim * (self.query_heads + self.kv_heads)
+        of_heads = (3 if self.gates_attention else 2) * self.query_heads + 2 * self.kv_heads
+        mixing = self.attention_layers * self.width * self.head_dim * of_heads
+        if self.recurrence is not None:
+            # A token reads the state for its query and its key, and writes to it.
+            of_state = 3 * self.recurrence.output * self.recurrence.key_dim
+            mixing += sum(self.recurrent) * (self.recurrence.parameters(self.width) + of_state)
         return ModelSize(
             layers=self.layers,
-            linear_flop=2 * self.layers * (projections + 3 * self.width * self.mlp_width),
-            pair_flop=4 * self.layers * self.query_heads * self.head_dim,
+            linear_flop=2 * (mixing + 3 * self.layers * self.width * self.mlp_width),
+            pair_flop=4 * self.attention_layers * self.query_heads * self.head_dim,
             head_flop=2 * self.width * self.outputs,
         )
 
@@ -211,6 +235,7 @@ class DecoderConfig:
             **{field: biases[field] for field in sorted(family.bias_fields)},
             **(self.multipliers._asdict() if family.has_multipliers else {}),
             **({"query_pre_attn_scalar": self._query_scalar} if family.is_gemma else {}),
+            **({} if self.recurrence is None else self.recurrence.to_huggingface()),
         }
 
     @property
@@ -276,8 +301,8 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family)
     for bias in ("attention_bias", "mlp_bias"):
         if bias not in family.bias_fields and not family.always_biased:
             fields.require(bias, False)
-    if encoding_of(fields) is not None and family.is_fused:
+    if encoding_of(fields) is not None and (family.is_fused or family.is_hybrid):
         name = fields.get("model_type")
         raise UnsupportedModelError(
-            f"quantization_config is not implemented for {name}, which has qkv_proj as one tensor"
+            f"quantization_config is not implemented for {name}, which has several projections in one tensor"
         )

@@ -20,19 +20,16 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
+from model.architecture.delta_net import GatedDeltaNet, RecurrentInputs
 from model.architecture.families import Norms, QKNorm
+from model.architecture.projections import Embedding, Linear, Norm, Total
 from model.architecture.rope import Rope
 from model.attention.contract import Attention, causal
 from model.attention.tiles import TiledAttention
-from model.linear import alone, project, rms_norm, scaled
+from model.linear import alone, project, scaled
 from model.rotation import HeadNorm, RotaryEmbedding, Rotation, split
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
-
-
-Total = Callable[[Array], Array]
-"""Adds what several chips have computed of the same numbers (:func:`model.chips.mesh.total`), or is
-:func:`model.linear.alone`. Behind attention and behind the MLP, each chip has a part of every sum."""
 
 
 class KeyValues(NamedTuple):
@@ -42,62 +39,8 @@ class KeyValues(NamedTuple):
     values: Array
 
 
-class Norm(nnx.Module):
-    """The weight of a root-mean-square norm: [*stack, size]. scale: a factor of what comes out."""
-
-    def __init__(
-        self, size: int, stack: tuple[int, ...], config: DecoderConfig, dtype: DTypeLike, scale: float = 1.0
-    ) -> None:
-        self.weight = nnx.Param(jnp.ones((*stack, size), dtype))
-        self.offset = config.norm_offset
-        self.epsilon = config.norm_epsilon
-        self.scale = scale
-
-    @property
-    def factors(self) -> Array:
-        """What normed values are multiplied by, without the scale."""
-        weight = self.weight[...]
-        return weight.astype(jnp.float32) + self.offset if self.offset else weight
-
-    def __call__(self, values: Array) -> Array:
-        return scaled(rms_norm(values, self.factors, self.epsilon), self.scale)
-
-
-class Linear(nnx.Module):
-    """A projection with weight [*stack, in, out] and optional bias [*stack, out]."""
-
-    def __init__(
-        self, size: int, out: int, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs, *, biased: bool = False
-    ) -> None:
-        self.weight = nnx.Param(_normal(rngs, (*stack, size, out), dtype))
-        self.bias = nnx.Param(jnp.zeros((*stack, out), dtype)) if biased else None
-
-    def __call__(self, values: Array, total: Total = alone) -> Array:
-        out = total(project(values, self.weight[...]))
-        return out if self.bias is None else out + self.bias[...].astype(jnp.float32)
-
-
-class Embedding(nnx.Module):
-    """A vector for each token id: ``as_rows`` [vocabulary, width], otherwise [width, vocabulary].
-
-    A tied embedding is held in memory once. Stored in columns, it is a kernel for the head that is not transposed, and
-    looking up columns takes a CPU under 1 ms for 256 tokens in a vocabulary of 150,000.
-    """
-
-    def __init__(self, config: DecoderConfig, dtype: DTypeLike, rngs: nnx.Rngs, *, tied_as_rows: bool) -> None:
-        self.as_rows = tied_as_rows or not config.tied
-        shape = (config.vocabulary, config.width) if self.as_rows else (config.width, config.vocabulary)
-        self.weight = nnx.Param(_normal(rngs, shape, dtype))
-        self.scale = config.multipliers.embedding_multiplier
-
-    def __call__(self, tokens: Array) -> Array:
-        weight = self.weight[...]
-        vectors = weight[tokens] if self.as_rows else jnp.moveaxis(jnp.take(weight, tokens, axis=1, mode="clip"), 0, -1)
-        return scaled(vectors.astype(jnp.float32), self.scale)
-
-
 class SelfAttention(nnx.Module):
-    """The projections of grouped-query attention, with rotary positions and, in some families, a QK norm."""
+    """The projections of grouped-query attention, with rotary positions and, in some families, QK norm and a gate."""
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         heads, kv_heads, head_dim = config.query_heads, config.kv_heads, config.head_dim
@@ -109,6 +52,9 @@ class SelfAttention(nnx.Module):
         self.k_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.v_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.o_proj = Linear(heads * head_dim, config.width, stack, dtype, rngs, biased=config.attention_bias)
+        self.output_gate_proj = (
+            Linear(config.width, heads * head_dim, stack, dtype, rngs) if config.gates_attention else None
+        )
         normed_together = (heads, kv_heads) if self.norms_all_heads else (1, 1)
         self.q_norm = Norm(normed_together[0] * head_dim, stack, config, dtype) if config.qk_norm else None
         self.k_norm = Norm(normed_together[1] * head_dim, stack, config, dtype) if config.qk_norm else None
@@ -121,6 +67,13 @@ class SelfAttention(nnx.Module):
         """Return keys and values of what enters attention, [..., width]."""
         keys = self._rotated(self.k_proj(entering), self.k_norm, rotation)
         return KeyValues(keys, split(self.v_proj(entering), self.head_dim).astype(keys.dtype))
+
+    def output(self, attended: Array, entering: Array, total: Total) -> Array:
+        """Return what attention adds, [..., width]; attended: its output, [..., H, D], of what entered it."""
+        flat = attended.reshape(*attended.shape[:-2], -1)
+        if self.output_gate_proj is not None:
+            flat = flat * jax.nn.sigmoid(self.output_gate_proj(entering))
+        return self.o_proj(flat, total)
 
     def _rotated(self, projected: Array, norm: Norm | None, rotation: Rotation, scale: float = 1.0) -> Array:
         of_heads = None
@@ -152,10 +105,10 @@ class MLP(nnx.Module):
         return self.down_proj(lax.optimization_barrier(rounded), total)  # type: ignore[no-untyped-call]
 
 
-class Layer(nnx.Module):
-    """One decoder layer, or a stack of them whose parameters have a leading axis.
+class MixingLayer(nnx.Module):
+    """What all kinds of layers have: norms, the MLP, and the residual stream around what mixes tokens.
 
-    The caller computes attention, between :meth:`queries` and :meth:`key_values` and :meth:`output_mlp`.
+    A module is one layer, or a stack of layers whose parameters have a leading axis.
     """
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
@@ -165,7 +118,6 @@ class Layer(nnx.Module):
         self.residual_scale = config.multipliers.residual_multiplier
         self.norms = config.norms
         self.input_layernorm = norm(Norms.BEFORE, Norms.AROUND)
-        self.self_attn = SelfAttention(config, stack, dtype, rngs)
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
         self.mlp = MLP(config, stack, dtype, rngs)
         self.pre_feedforward_layernorm = norm(Norms.AROUND)
@@ -181,13 +133,37 @@ class Layer(nnx.Module):
         """The norm of what enters the MLP."""
         return self.post_attention_layernorm if self.norms is Norms.BEFORE else self.pre_feedforward_layernorm
 
+    def entering(self, hidden: Array) -> Array:
+        """Return what enters attention or recurrence, of hidden states, float32 [..., width]."""
+        return _normed(hidden, self.input_layernorm)
+
+    def after_mixing(self, hidden: Array, added: Array) -> Array:
+        """Return the hidden states before the MLP; added: what attention or recurrence adds, [..., width]."""
+        return hidden + scaled(_normed(added, self.norm_after_attention), self.residual_scale)
+
+    def after_mlp(self, hidden: Array, total: Total = alone) -> Array:
+        """Return the hidden states after the layer, of those before its MLP."""
+        out = self.mlp(_normed(hidden, self.norm_before_mlp), total)
+        return hidden + scaled(_normed(out, self.post_feedforward_layernorm), self.residual_scale)
+
+
+class Layer(MixingLayer):
+    """A layer with attention, or a stack of them.
+
+    The caller computes attention, between :meth:`queries` and :meth:`key_values` and :meth:`output_mlp`.
+    """
+
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        super().__init__(config, stack, dtype, rngs)
+        self.self_attn = SelfAttention(config, stack, dtype, rngs)
+
     def queries(self, hidden: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D] of hidden states, float32 [..., width]."""
-        return self.self_attn.queries(_normed(hidden, self.input_layernorm), rotation)
+        return self.self_attn.queries(self.entering(hidden), rotation)
 
     def key_values(self, hidden: Array, rotation: Rotation) -> KeyValues:
         """Return keys and values of hidden states, float32 [..., width]."""
-        return self.self_attn.key_values(_normed(hidden, self.input_layernorm), rotation)
+        return self.self_attn.key_values(self.entering(hidden), rotation)
 
     def output_mlp(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
         """Return the hidden states after the layer, float32 [..., width]; attended: attention output, [..., H, D]."""
@@ -195,13 +171,23 @@ class Layer(nnx.Module):
 
     def after_attention(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
         """Return the hidden states between attention and MLP."""
-        out = self.self_attn.o_proj(attended.reshape(*attended.shape[:-2], -1), total)
-        return hidden + scaled(_normed(out, self.norm_after_attention), self.residual_scale)
+        return self.after_mixing(hidden, self.self_attn.output(attended, self.entering(hidden), total))
 
-    def after_mlp(self, hidden: Array, total: Total = alone) -> Array:
-        """Return the hidden states after the layer, of those after its attention."""
-        out = self.mlp(_normed(hidden, self.norm_before_mlp), total)
-        return hidden + scaled(_normed(out, self.post_feedforward_layernorm), self.residual_scale)
+
+class RecurrentLayer(MixingLayer):
+    """A recurrent layer, or a stack of them. The caller computes the recurrence between inputs and output."""
+
+    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
+        super().__init__(config, stack, dtype, rngs)
+        self.linear_attn = GatedDeltaNet(config, stack, dtype, rngs)
+
+    def inputs(self, hidden: Array) -> RecurrentInputs:
+        """Return what the recurrence takes of hidden states, float32 [..., width]."""
+        return self.linear_attn.inputs(self.entering(hidden))
+
+    def output_mlp(self, hidden: Array, out: Array) -> Array:
+        """Return the hidden states after the layer, float32 [..., width]; out: of the recurrence, [..., Hv, Dv]."""
+        return self.after_mlp(self.after_mixing(hidden, self.linear_attn.output(out, self.entering(hidden))))
 
 
 def _normed(values: Array, norm: Norm | None) -> Array:
@@ -214,7 +200,9 @@ class Body(nnx.Module):
     def __init__(self, config: DecoderConfig, dtype: DTypeLike, rngs: nnx.Rngs, *, tied_as_rows: bool) -> None:
         self.config = config
         self.embed_tokens = Embedding(config, dtype, rngs, tied_as_rows=tied_as_rows)
-        self.layers = Layer(config, (config.layers,), dtype, rngs)
+        self.layers = Layer(config, (config.attention_layers,), dtype, rngs)
+        count = config.layers - config.attention_layers
+        self.recurrent_layers = RecurrentLayer(config, (count,), dtype, rngs) if count else None
         self.norm = Norm(config.width, (), config, dtype, scale=1 / config.multipliers.logits_scaling)
 
     def hidden_states(self, tokens: Array, attention: Attention = TRAINING_ATTENTION) -> Array:
@@ -231,8 +219,25 @@ class Body(nnx.Module):
             attended = attention.attend(layer.queries(hidden, rotary), *key_values, causal(length, reach))
             return layer.output_mlp(hidden, attended.out), None
 
-        hidden, _ = lax.scan(through, self.embed_tokens(tokens), (stacked, jnp.array(windowed)))
+        hidden = self.embed_tokens(tokens)
+        if self.recurrent_layers is None:
+            hidden, _ = lax.scan(through, hidden, (stacked, jnp.array(windowed)))
+            return self.norm(hidden)
+        of_recurrent, recurrent = nnx.split(self.recurrent_layers)
+        for place, is_recurrent in enumerate(self.config.recurrent):
+            number = self.config.recurrent[:place].count(is_recurrent)
+            if is_recurrent:
+                one: RecurrentLayer = nnx.merge(of_recurrent, _of_stack(recurrent, number))
+                hidden = one.output_mlp(hidden, one.linear_attn.whole(one.inputs(hidden)))
+            else:
+                hidden, _ = through(hidden, (_of_stack(stacked, number), jnp.array(windowed[place])))
         return self.norm(hidden)
+
+
+def _of_stack(stacked: nnx.State[Any, Any], number: int) -> nnx.State[Any, Any]:
+    """Return the weights of one layer of a stack."""
+    found: nnx.State[Any, Any] = jax.tree.map(lambda leaf: leaf[number], stacked)
+    return found
 
 
 class Decoder(nnx.Module):
@@ -293,7 +298,3 @@ def of_kind(embeddings: Sequence[RotaryEmbedding], is_windowed: Array) -> Rotary
 def _rotary_embedding(positions: Array, rope: Rope, head_dim: int) -> RotaryEmbedding:
     angles = positions[..., None].astype(jnp.float32) * rope.frequencies(head_dim).astype(np.float32)
     return RotaryEmbedding(rope.magnitude * jnp.cos(angles), rope.magnitude * jnp.sin(angles))
-
-
-def _normal(rngs: nnx.Rngs, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    return 0.02 * jax.random.normal(rngs.params(), shape, dtype)

@@ -52,6 +52,8 @@ class Family:
     head_dim: int | None = None  # default; None: width / query heads
     kv_heads: int | None = None  # default; None: the number of query heads
     windows: Windows | None = None  # None: HuggingFace has none for it
+    is_hybrid: bool = False  # some layers are recurrent, and what attention gives is gated: see Recurrence
+    turned: float = 1.0  # the share of each head that positions rotate, of configurations that leave it out
 
 
 FAMILIES = {
@@ -97,6 +99,17 @@ FAMILIES = {
         bias_fields=frozenset({"attention_bias"}),
         head_dim=128,
         windows=Windows(4096, switch=True),
+    ),
+    "qwen3_5_text": Family(
+        "Qwen3_5ForCausalLM",
+        qk_norm=QKNorm.HEAD,
+        norm_offset=1.0,
+        has_classes=False,
+        stretches=False,
+        head_dim=256,
+        kv_heads=4,
+        is_hybrid=True,
+        turned=0.25,
     ),
 }
 """Families by ``model_type``."""

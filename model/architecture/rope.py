@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -115,16 +115,27 @@ class Rope:
 
     theta: float  # the base of the frequencies
     scaling: Scaling | None = None
+    turned: float = 1.0  # the share of each head that is rotated: its first numbers
 
     @classmethod
-    def from_huggingface(cls, fields: ConfigurationReader, *, only_plain: bool = False) -> Rope:
+    def from_huggingface(
+        cls, fields: ConfigurationReader, *, only_plain: bool = False, turned: float | None = None
+    ) -> Rope:
         """Read ``rope_parameters``, or its older form, ``rope_scaling`` beside ``rope_theta``.
 
-        only_plain: the positions of the family are not stretched, or otherwise than here. Raises
+        only_plain: the positions of the family are not stretched, or otherwise than here. turned: the share of a head
+        that is rotated unless the configuration names another; None: it must be whole. Raises
         :class:`UnsupportedModelError`.
         """
-        theta = fields.number("rope_theta", DEFAULT_THETA)
-        return cls._of_section(fields, fields.section(rope_field(fields.values)), theta, only_plain=only_plain)
+        theta, section = fields.number("rope_theta", DEFAULT_THETA), fields.section(rope_field(fields.values))
+        if turned is None:
+            return cls._of_section(fields, section, theta, only_plain=only_plain)
+        name = "partial_rotary_factor"
+        share = section.number(name, fields.number(name, turned))
+        if share > 1:
+            raise UnsupportedModelError(f"{section.named(name)} {share:g} is more than the whole of a head")
+        whole, own = (ConfigurationReader({**one.values, name: None}) for one in (fields, section))
+        return replace(cls._of_section(whole, own, theta, only_plain=only_plain), turned=share)
 
     @classmethod
     def of_kinds(cls, fields: ConfigurationReader, kinds: Sequence[str], bases: tuple[float, float]) -> list[Rope]:
@@ -158,9 +169,14 @@ class Rope:
         return cls(theta, SCALINGS[kind](fields, rope))
 
     def frequencies(self, head_dim: int) -> Frequencies:
-        """Return the radians per position, float64 [head_dim / 2]."""
-        plain = self.theta ** -(np.arange(0, head_dim, 2) / head_dim)
+        """Return the radians per position of each pair that is rotated, float64 [:meth:`pairs`]."""
+        size = 2 * self.pairs(head_dim)
+        plain = self.theta ** -(np.arange(0, size, 2) / size)
         return plain if self.scaling is None else self.scaling.scaled(plain, self.theta)
+
+    def pairs(self, head_dim: int) -> int:
+        """Return how many pairs of a head's numbers are rotated, as HuggingFace counts them."""
+        return (int(head_dim * self.turned) + 1) // 2
 
     @property
     def magnitude(self) -> float:
@@ -169,8 +185,9 @@ class Rope:
 
     def to_huggingface(self) -> dict[str, object]:
         """Return the value of ``rope_parameters``."""
-        scaling = {"rope_type": "default"} if self.scaling is None else self.scaling.to_huggingface()
-        return scaling | {"rope_theta": self.theta}
+        scaling: dict[str, object] = {"rope_type": "default"} if self.scaling is None else self.scaling.to_huggingface()
+        share: dict[str, object] = {} if self.turned == 1.0 else {"partial_rotary_factor": self.turned}
+        return scaling | {"rope_theta": self.theta} | share
 
 
 def _linear(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:

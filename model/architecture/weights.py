@@ -26,7 +26,7 @@ from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.architecture.stored.checkpoint import StoredCheckpoint
 from model.architecture.stored.encoding import Encoding
-from model.architecture.stored.fused import Fused, joined, separated
+from model.architecture.stored.fused import Fused, joined, one_after_another, separated
 from model.architecture.stored.lora import open_adapter
 from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
 
@@ -47,6 +47,7 @@ class Parameter:
     shape: tuple[int, ...]  # of each tensor in the file
     stacked: bool
     transposed: bool  # a kernel, which is [out, in] in the file
+    dtype: np.dtype[Any]
 
     @property
     def own_shape(self) -> tuple[int, ...]:
@@ -67,9 +68,9 @@ class Destination(Protocol):
 class InHostMemory:
     """A :class:`Destination` in the host's memory."""
 
-    def __init__(self, parameter: Parameter, dtype: np.dtype[Any]) -> None:
+    def __init__(self, parameter: Parameter) -> None:
         self._parameter = parameter
-        self._buffer = buffer(parameter, parameter.own_shape, dtype)
+        self._buffer = buffer(parameter, parameter.own_shape)
 
     def write(self, number: int, rows: slice, tensor: npt.NDArray[Any]) -> None:
         """See :class:`Destination`."""
@@ -82,14 +83,12 @@ class InHostMemory:
         return self._buffer if self._parameter.stacked else self._buffer[0]
 
 
-MakesDestination = Callable[[Parameter, np.dtype[Any]], Destination]
-"""Takes a parameter and its dtype."""
+MakesDestination = Callable[[Parameter], Destination]
 
 
 def parameters(decoder: Decoder) -> list[Parameter]:
     """Return all parameters of ``decoder``, whose values may be abstract, in a fixed order."""
-    as_rows = decoder.model.embed_tokens.as_rows
-    return [_parameter(path, param.shape, as_rows) for path, param in sorted(params(decoder).items())]
+    return [_parameter(path, param, decoder) for path, param in sorted(params(decoder).items())]
 
 
 def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -147,7 +146,7 @@ def load(
             on_progress(done, total)
 
         for parameter in wanted:
-            filled = destination(parameter, np.dtype(dtype))
+            filled = destination(parameter)
             for number, name in enumerate(parameter.names):
                 for rows, tensor in stored.rows(name, count):
                     filled.write(number, rows, tensor if merged is None else merged.merged(name, rows, tensor))
@@ -181,36 +180,48 @@ def params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
     return {tuple(map(str, path)): param for path, param in found}
 
 
-def _parameter(path: tuple[str, ...], shape: tuple[int, ...], embedding_as_rows: bool) -> Parameter:
+def _parameter(path: tuple[str, ...], param: nnx.Param[Any], decoder: Decoder) -> Parameter:
     """Return a parameter. Its name is HuggingFace's without the number of the layer."""
-    stacked = path[:2] == ("model", "layers")
-    own_shape = shape[1:] if stacked else shape
-    is_kernel = path[-2].endswith("_proj") or path[-2] in _HEADS
-    transposed = is_kernel or (path[-2] == "embed_tokens" and not embedding_as_rows)
+    is_recurrent = {"model.layers": False, "model.recurrent_layers": True}.get(".".join(path[:2]))
+    numbers = [number for number, kind in enumerate(decoder.config.recurrent) if kind == is_recurrent]
+    stacked = is_recurrent is not None
+    own_shape = param.shape[1:] if stacked else param.shape
+    is_kernel = path[-1] == "weight" and ("_proj" in path[-2] or path[-2] in _HEADS)
+    transposed = is_kernel or (path[-2] == "embed_tokens" and not decoder.model.embed_tokens.as_rows)
     rest = ".".join(path[2:])
     return Parameter(
         path=path,
-        names=tuple(f"model.layers.{i}.{rest}" for i in range(shape[0])) if stacked else (".".join(path),),
+        names=tuple(f"model.layers.{number}.{rest}" for number in numbers) if stacked else (".".join(path),),
         shape=own_shape[::-1] if transposed else own_shape,
         stacked=stacked,
         transposed=transposed,
+        dtype=np.dtype(param.dtype),
     )
 
 
 def _fused(config: DecoderConfig) -> Fused:
     """Return the tensors of a checkpoint that hold the kernels of several projections."""
-    if not config.is_fused:
-        return {}
     queries, keys = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
-    of_layer = {
-        "self_attn.qkv_proj": {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys},
-        "mlp.gate_up_proj": {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width},
-    }
+    of_layer: Fused = {}
+    if config.is_fused:
+        qkv = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
+        gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
+        of_layer = {"self_attn.qkv_proj": one_after_another(qkv), "mlp.gate_up_proj": one_after_another(gated)}
+    elif config.gates_attention:
+        # Behind the rows of a head's query are those of its gate.
+        rows = np.arange(2 * queries).reshape(-1, 2, config.head_dim)
+        of_layer = {
+            "self_attn.q_proj": {
+                "self_attn.q_proj": rows[:, 0].ravel(),
+                "self_attn.output_gate_proj": rows[:, 1].ravel(),
+            }
+        }
     return {
         f"model.layers.{layer}.{name}.weight": {
-            f"model.layers.{layer}.{part}.weight": rows for part, rows in parts.items()
+            f"model.layers.{layer}.{part}.weight": of_part for part, of_part in parts.items()
         }
-        for layer in range(config.layers)
+        for layer, is_recurrent in enumerate(config.recurrent)
+        if not is_recurrent
         for name, parts in of_layer.items()
     }
 
@@ -218,17 +229,19 @@ def _fused(config: DecoderConfig) -> Fused:
 def _ignored(name: str, config: DecoderConfig) -> bool:
     """Return whether a tensor may be in a checkpoint without being used, as in HuggingFace.
 
-    Tied checkpoints and those with classes may contain the head of a language model, and old Llama checkpoints contain
-    the rotary frequencies, which follow from the configuration.
+    Tied checkpoints and those with classes may contain the head of a language model, old Llama checkpoints contain the
+    rotary frequencies, which follow from the configuration, and Qwen3.5's contain a layer that guesses further tokens.
     """
+    if config.recurrence is not None and name.startswith("mtp."):
+        return True
     has_own_head = not (config.tied or config.classes)
     return (not has_own_head and name == HEAD) or name.endswith(".rotary_emb.inv_freq")
 
 
-def buffer(parameter: Parameter, own_shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def buffer(parameter: Parameter, own_shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Return memory for all tensors of a parameter, or for parts of them of such a shape: [names, ...]."""
     shape = (len(parameter.names), *own_shape)
-    size = math.prod(shape) * dtype.itemsize
+    size = math.prod(shape) * parameter.dtype.itemsize
     room = np.empty(size + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
-    return room[start : start + size].view(dtype).reshape(shape)
+    return room[start : start + size].view(parameter.dtype).reshape(shape)

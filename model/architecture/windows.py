@@ -28,9 +28,10 @@ def read_positions(fields: ConfigurationReader, family: Family) -> tuple[Rope, W
     if windows is None and size is not None and size < context:
         # HuggingFace ignores it. But the decoder of whoever wrote it may have one.
         raise UnsupportedModelError(f"sliding_window {size} is not implemented for {fields.get('model_type')}")
-    layers = _windowed_layers(fields, windows)
+    layers = _windowed_layers(fields, family)
     if windows is None or windows.bases is None:
-        rope = Rope.from_huggingface(fields, only_plain=not family.stretches)
+        turned = family.turned if family.is_hybrid else None
+        rope = Rope.from_huggingface(fields, only_plain=not family.stretches, turned=turned)
         return rope, None if size is None or size >= context or not any(layers) else Window(size, layers)
     full, own = Rope.of_kinds(fields, tuple(KINDS), windows.bases)
     return full, Window(min(size or context, context), layers, None if own == full else own)
@@ -45,11 +46,14 @@ def _window_size(fields: ConfigurationReader, windows: Windows) -> int | None:
     return fields.integer("sliding_window", windows.default)
 
 
-def _windowed_layers(fields: ConfigurationReader, windows: Windows | None) -> tuple[bool, ...]:
+def _windowed_layers(fields: ConfigurationReader, family: Family) -> tuple[bool, ...]:
     """Return which layers have the sliding window if there is one."""
+    windows = family.windows
     count, names = fields.integer("num_hidden_layers"), fields.get("layer_types") or []
     by_layer = windows is not None and (windows.switch or windows.pattern > 0)
     known = tuple(KINDS) if by_layer else ("full_attention",)
+    if windows is None and family.is_hybrid:
+        return (False,) * count  # its kinds of layers are those of Recurrence
     if not isinstance(names, list) or any(name not in known for name in names):
         raise UnsupportedModelError(f"layer_types {names!r} is not implemented, only {' and '.join(known)}")
     if windows is None or not by_layer:

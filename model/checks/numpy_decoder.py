@@ -20,7 +20,8 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
-from model.architecture.decoder import Layer, Linear, Norm
+from model.architecture.decoder import Layer, MixingLayer, RecurrentLayer
+from model.architecture.projections import Linear, Norm
 from model.architecture.rope import Rope
 from scoring.layout import TokenIds
 
@@ -37,7 +38,7 @@ FEW_COLUMNS = 4
 
 
 class RotaryAngles(NamedTuple):
-    """Cosines and sines of the rotary angles of positions: [T, D / 2]."""
+    """Cosines and sines of the rotary angles of positions, [T, pairs]: of half a head's numbers, or of fewer."""
 
     cos: Floats
     sin: Floats
@@ -78,7 +79,10 @@ class ServedDecoder(Protocol):
         """The weight of the final norm, and the kernel of the head."""
 
     def layer(self, number: int) -> Layer:
-        """Return one layer."""
+        """Return one of the layers with attention."""
+
+    def recurrent_layer(self, number: int) -> RecurrentLayer:
+        """Return one of the recurrent layers."""
 
 
 def on_host(array: Array, number: int | None = None) -> npt.NDArray[np.generic]:
@@ -133,15 +137,15 @@ def rotary_angles(positions: TokenIds, rope: Rope, head_dim: int) -> RotaryAngle
 def queries(layer: Layer, hidden: Floats, rotary: RotaryAngles) -> Floats:
     """Return queries [Q, H, D] of hidden states [Q, width]."""
     attention = layer.self_attn
-    heads = _heads(layer, linear(_maybe_normed(hidden, layer.input_layernorm), attention.q_proj), attention.q_norm)
+    heads = _heads(layer, linear(entering(layer, hidden), attention.q_proj), attention.q_norm)
     return _rotated(heads * np.float32(attention.query_scale), rotary)
 
 
 def key_values(layer: Layer, hidden: Floats, rotary: RotaryAngles) -> tuple[Floats, Floats]:
     """Return keys and values, [S, K, D] each, of hidden states [S, width]."""
-    attention, entering = layer.self_attn, _maybe_normed(hidden, layer.input_layernorm)
-    keys = _heads(layer, linear(entering, attention.k_proj), attention.k_norm)
-    return _rotated(keys, rotary), _heads(layer, linear(entering, attention.v_proj), None)
+    attention, rows = layer.self_attn, entering(layer, hidden)
+    keys = _heads(layer, linear(rows, attention.k_proj), attention.k_norm)
+    return _rotated(keys, rotary), _heads(layer, linear(rows, attention.v_proj), None)
 
 
 def _heads(layer: Layer, projected: Floats, norm: Norm | None) -> Floats:
@@ -174,34 +178,31 @@ def attend(queries: Floats, keys: Floats, values: Floats, visible: Mask, dtype: 
 
 def merge(one: ReferenceAttention, other: ReferenceAttention) -> Floats:
     """Return attention [Q, H, D] over two disjoint sets of keys, of which ``other`` is never empty."""
-    share = _logistic(one.log_sum_exp - other.log_sum_exp)[..., None]
+    share = logistic(one.log_sum_exp - other.log_sum_exp)[..., None]
     return one.out * share + other.out * (1 - share)
 
 
 def output_mlp(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
     """Return the hidden states after the layer, [Q, width]; attended: attention output, [Q, H, D]."""
+    flat, attention = attended.reshape(len(hidden), -1), layer.self_attn
+    if attention.output_gate_proj is not None:
+        flat = flat * logistic(linear(entering(layer, hidden), attention.output_gate_proj))
+    return after_mixing(layer, hidden, linear(flat, attention.o_proj))
+
+
+def entering(layer: MixingLayer, hidden: Floats) -> Floats:
+    """Return what enters attention or recurrence, of hidden states [T, width]."""
+    return _maybe_normed(hidden, layer.input_layernorm)
+
+
+def after_mixing(layer: MixingLayer, hidden: Floats, added: Floats) -> Floats:
+    """Return the hidden states after the layer, [T, width]; added: what attention or recurrence adds."""
     scale = np.float32(layer.residual_scale)
-    out = linear(attended.reshape(len(hidden), -1), layer.self_attn.o_proj)
-    hidden = hidden + scale * _maybe_normed(out, layer.norm_after_attention)
-    entering = _maybe_normed(hidden, layer.norm_before_mlp)
-    gate = _ACTIVATIONS[layer.mlp.activation](linear(entering, layer.mlp.gate_proj))
-    out = linear(gate * linear(entering, layer.mlp.up_proj), layer.mlp.down_proj)
+    hidden = hidden + scale * _maybe_normed(added, layer.norm_after_attention)
+    rows = _maybe_normed(hidden, layer.norm_before_mlp)
+    gate = _ACTIVATIONS[layer.mlp.activation](linear(rows, layer.mlp.gate_proj))
+    out = linear(gate * linear(rows, layer.mlp.up_proj), layer.mlp.down_proj)
     return hidden + scale * _maybe_normed(out, layer.post_feedforward_layernorm)
-
-
-def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, visible: Mask) -> Floats:
-    """Return the hidden states after the last layer, [T, width]; visible: which tokens each token sees, [T, T]."""
-    dtype, config = decoder.head[1].dtype, decoder.config
-    of_kinds = [rotary_angles(positions, rope, config.head_dim) for rope in config.ropes]
-    within = visible & (np.subtract.outer(positions, positions) < config.reach)
-    hidden = embed(decoder, tokens)
-    for number, is_windowed in enumerate(config.windowed):
-        # The angles of layers with a window come last, where they differ.
-        layer, rotary = decoder.layer(number), of_kinds[-1 if is_windowed else 0]
-        seen = within if is_windowed else visible
-        attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), seen, dtype)
-        hidden = output_mlp(layer, hidden, attended.out)
-    return hidden
 
 
 def final_normed(decoder: ServedDecoder, hidden: Floats) -> Floats:
@@ -270,14 +271,14 @@ def _normed(values: Floats, weight: Array, offset: float, epsilon: float) -> Flo
     return out
 
 
-def _logistic(values: Floats) -> Floats:
+def logistic(values: Floats) -> Floats:
     """Return the logistic function, by the hyperbolic tangent, which does not overflow."""
     found: Floats = np.multiply(np.float32(0.5), 1 + np.tanh(values / 2))
     return found
 
 
-def _silu(values: Floats) -> Floats:
-    return values * _logistic(values)
+def silu(values: Floats) -> Floats:
+    return values * logistic(values)
 
 
 def _gelu(values: Floats) -> Floats:
@@ -287,13 +288,13 @@ def _gelu(values: Floats) -> Floats:
     return found
 
 
-_ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {"silu": _silu, "gelu_pytorch_tanh": _gelu}
+_ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {"silu": silu, "gelu_pytorch_tanh": _gelu}
 """By HuggingFace's names."""
 
 
 def _rotated(heads: Floats, rotary: RotaryAngles) -> Floats:
-    """Return each pair (d, d + D / 2) of [T, heads, D] rotated by its position's angle."""
-    half = heads.shape[-1] // 2
-    first, second = heads[..., :half], heads[..., half:]
+    """Return each pair (d, d + pairs) of [T, heads, D] rotated by its position's angle."""
     cos, sin = rotary.cos[:, None], rotary.sin[:, None]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    pairs = cos.shape[-1]
+    first, second, rest = np.split(heads, [pairs, 2 * pairs], axis=-1)
+    return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)

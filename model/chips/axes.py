@@ -28,6 +28,7 @@ _KERNELS: dict[str, Axes] = {
     "k_proj": ("width", "key_heads"),
     "v_proj": ("width", "key_heads"),
     "o_proj": ("heads", "width"),
+    "output_gate_proj": ("width", "heads"),
     "gate_proj": ("width", "mlp"),
     "up_proj": ("width", "mlp"),
     "down_proj": ("mlp", "width"),

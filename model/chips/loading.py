@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import numpy as np
 import numpy.typing as npt
 from jax import Array
 
@@ -27,7 +26,7 @@ Ranges = tuple[tuple[int, int], ...]
 class DividedParameter:
     """A :class:`model.architecture.weights.Destination` on several chips."""
 
-    def __init__(self, chips: Chips, shares: Shares, parameter: Parameter, dtype: np.dtype[Any]) -> None:
+    def __init__(self, chips: Chips, shares: Shares, parameter: Parameter) -> None:
         self._chips = chips
         self._parameter = parameter
         axes = parameter_axes(parameter.path)
@@ -35,7 +34,7 @@ class DividedParameter:
         self._axis = divided_axis(axes[1:] if parameter.stacked else axes)  # of a tensor, in the decoder's orientation
         if self._axis is None:
             self._ranges: list[Ranges] = []
-            self._parts = [buffer(parameter, parameter.own_shape, dtype)]
+            self._parts = [buffer(parameter, parameter.own_shape)]
             return
         size = parameter.own_shape[self._axis]
         repeats = "key_heads" in axes
@@ -44,7 +43,7 @@ class DividedParameter:
         for ranges in self._ranges:
             shape = list(parameter.own_shape)
             shape[self._axis] = sum(end - begin for begin, end in ranges)
-            self._parts.append(buffer(parameter, tuple(shape), dtype))
+            self._parts.append(buffer(parameter, tuple(shape)))
 
     def write(self, number: int, rows: slice, tensor: npt.NDArray[Any]) -> None:
         """See :class:`model.architecture.weights.Destination`."""

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from model.architecture.decoder import Embedding
+from model.architecture.projections import Embedding
 from model.chips.axes import TENSOR
 from model.chips.mesh import total
 

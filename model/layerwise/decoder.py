@@ -1,21 +1,26 @@
 """A decoder as its layers, and the shapes of what their programs hand on.
 
-A layer is four programs, the same for all layers: queries, keys and values (QKV); attention to the prefix;
-self-attention within the items; and the output projection with the MLP.
+A layer with attention is four programs, the same for all of them: queries, keys and values (QKV); attention to the
+prefix; self-attention within the items; and the output projection with the MLP. A recurrent layer is three: what the
+recurrence takes; the recurrence within the items, from the prefix's state on; and the last program, which is its own.
 
 Shapes: T tokens of a step, n of them scored; I = ``Buckets.padded_rows(T)``, to which queries, keys, values and
-attention outputs are padded between programs; R items of at most L tokens; H query heads, K key heads, D of a head.
+attention outputs are padded between programs; R items of at most L tokens; H query heads, K key heads, D of a head; of
+recurrent layers, Hv heads of values, Dk and Dv numbers of a head of keys and of values, C channels of the convolution.
 *layer* stands for the weights of a layer.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from model.architecture.decoder import Decoder, Layer
+from model.architecture.decoder import Decoder, Layer, RecurrentLayer
+from model.architecture.recurrence import Recurrence
 from model.attention.contract import Attention
 from model.buckets import Buckets
 from model.platforms import Platform
@@ -39,13 +44,41 @@ class LayerwiseDecoder(DecoderParts):
         self.longest = longest
         self.attention = attention or platform.attention(self.dtype)
         self._pool_dtype = platform.pool_dtype(self.dtype)
-        # On a CPU, views of the stacks.
-        per_leaf = [[on_device(layer) for layer in np.asarray(leaf)] for leaf in self.stacks]
-        self.layers: list[tuple[Array, ...]] = list(zip(*per_leaf, strict=True))
+        self.layers = _apart(self.stacks)
+        """The weights of each layer with attention."""
+        self.recurrent_layers = _apart(self.recurrent_stacks)
 
     def layer(self, number: int) -> Layer:
-        """Return one layer as a module over the served weights."""
+        """Return one of the layers with attention as a module over the served weights."""
         return self.layer_of(self.layers[number])
+
+    def recurrent_layer(self, number: int) -> RecurrentLayer:
+        """Return one of the recurrent layers in the same way."""
+        return self.recurrent_layer_of(self.recurrent_layers[number])
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """The sizes of recurrent layers, if there are some."""
+        assert self.config.recurrence is not None
+        return self.config.recurrence
+
+    def state(self, *blocks: int) -> tuple[Shape, Shape]:
+        """Return the shapes of what a recurrent layer keeps of a sequence, or of as many as there are blocks.
+
+        They are the last inputs of the convolution, [inputs - 1, C], and the state, [Hv, Dk, Dv].
+        """
+        sizes = self.recurrence
+        inputs = float32(*blocks, sizes.inputs - 1, sizes.channels)
+        return inputs, float32(*blocks, sizes.value_heads, sizes.key_dim, sizes.value_dim)
+
+    def recurrent_inputs(self, tokens: int) -> tuple[Shape, Shape, Shape]:
+        """Return the shapes of :class:`model.architecture.delta_net.RecurrentInputs` of so many tokens, [I, ...]."""
+        rows, sizes = self.buckets.padded_rows(tokens), self.recurrence
+        return float32(rows, sizes.channels), *(float32(rows, sizes.value_heads),) * 2
+
+    def recurred(self, tokens: int) -> Shape:
+        """Return the shape of what the recurrence gives for so many tokens, [I, Hv, Dv]."""
+        return float32(self.buckets.padded_rows(tokens), self.recurrence.value_heads, self.recurrence.value_dim)
 
     def pool(self, blocks: int) -> tuple[Shape, Shape]:
         """Return the shapes of a layer's pool: keys and values of :class:`model.attention.contract.PrefixBlocks`."""
@@ -59,7 +92,7 @@ class LayerwiseDecoder(DecoderParts):
 
     def rotary(self, tokens: int) -> tuple[Shape, Shape]:
         """Return the shapes of cosines and sines of positions."""
-        return (float32(tokens, self.config.head_dim // 2),) * 2
+        return (float32(tokens, self.config.rope.pairs(self.config.head_dim)),) * 2
 
     def queries(self, tokens: int) -> Shape:
         """Return the shape of the queries of so many tokens, [I, H, D]."""
@@ -79,6 +112,12 @@ class LayerwiseDecoder(DecoderParts):
 
         def of(part: Array) -> Array:
             missing = self.buckets.padded_rows(len(part)) - len(part)
-            return jnp.pad(part, ((0, missing), (0, 0), (0, 0))) if missing else part
+            return jnp.pad(part, ((0, missing), *((0, 0),) * (part.ndim - 1))) if missing else part
 
         return tuple(map(of, parts))
+
+
+def _apart(stacks: Sequence[Array]) -> list[tuple[Array, ...]]:
+    """Return the weights of each layer. On a CPU, they are views of the stacks."""
+    per_leaf = [[on_device(layer) for layer in np.asarray(leaf)] for leaf in stacks]
+    return list(zip(*per_leaf, strict=True))

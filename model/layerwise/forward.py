@@ -18,6 +18,7 @@ from model.layerwise.output_mlp import OutputMLPKey
 from model.layerwise.packed_attention import PackedAttentionKey
 from model.layerwise.prefix_attention import PrefixAttentionKey
 from model.layerwise.qkv import QKVKey
+from model.layerwise.recurrent_layers import RecurrentLayers
 from model.layerwise.self_attention import SelfAttentionKey
 from model.layerwise.steps import Step, filled, tokens_read
 from model.layerwise.store import StoreKey
@@ -48,6 +49,12 @@ class LayerwiseForward:
             tuple(untouched_zeros(part, on_host=platform.name == "cpu") for part in decoder.pool(blocks))
             for _ in decoder.layers
         ]
+        self._recurrent: RecurrentLayers | None = None
+        if decoder.config.recurrence is not None:
+            self._recurrent = RecurrentLayers(executables, blocks, on_host=platform.name == "cpu")
+        kinds = decoder.config.recurrent
+        self._order = [(is_recurrent, kinds[:place].count(is_recurrent)) for place, is_recurrent in enumerate(kinds)]
+        """Of each layer, whether it is recurrent, and its number among those of its kind."""
         heads = (buckets.step_tokens, decoder.config.query_heads)
         self._no_attention = (
             jnp.zeros((*heads, decoder.config.head_dim), jnp.float32),
@@ -62,11 +69,16 @@ class LayerwiseForward:
 
     def core(self) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        return core(self._buckets, self._blocks)
+        return core(self._buckets, self._blocks, has_states=self.has_states)
 
     def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        return rest(self._buckets, self._blocks, packed=packed, dense=dense)
+        return rest(self._buckets, self._blocks, packed=packed, dense=dense, has_states=self.has_states)
+
+    @property
+    def has_states(self) -> bool:
+        """See :class:`model.forward.Forward`."""
+        return self._recurrent is not None
 
     def compile(self, key: Hashable) -> None:
         """See :class:`model.forward.Forward`."""
@@ -105,8 +117,13 @@ class LayerwiseForward:
         hidden, *angles = run[EmbedKey(size)](*self._decoder.embedding, step.tokens, step.positions)
         reaches = self._reaches
         # Where extensions are read at several tokens, the last layer computes all tokens, as any other layer does.
-        complete = self._layers if first.read > 1 else self._layers[:-1]
-        for number, (layer, is_windowed) in enumerate(zip(complete, self._windowed, strict=False)):
+        complete = self._order if first.read > 1 else self._order[:-1]
+        recurrent = None if self._recurrent is None else self._recurrent.of_step(step, first)
+        for (is_recurrent, number), is_windowed in zip(complete, self._windowed, strict=False):
+            if is_recurrent and self._recurrent is not None and recurrent is not None:
+                hidden = self._recurrent.through(number, hidden, recurrent)
+                continue
+            layer = self._layers[number]
             queries, keys, values = qkv(*layer, hidden, *_of_kind(angles, is_windowed))
             out, log_sum_exp = self._no_attention
             if attend_prefix is not None:

@@ -51,20 +51,22 @@ class PoolShape:
         free, None for the host's memory, where blocks that are never used take none; head_dim: numbers that a head
         takes in the pool, None for those of the model. Raises :class:`ContextTooLongError`.
         """
-        token_bytes = 2 * config.layers * config.kv_heads * (head_dim or config.head_dim) * itemsize
+        token_bytes = 2 * config.attention_layers * config.kv_heads * (head_dim or config.head_dim) * itemsize
+        state_bytes = 0 if config.recurrence is None else config.recurrence.state_bytes
+        block_bytes = token_bytes * block_tokens + state_bytes
         longest = -(-context // block_tokens)
         most = POOL_CONTEXTS * longest
         if memory is None:
-            allowed = max(1, min((budget or HOST_BUDGET) // (token_bytes * block_tokens), most))
+            allowed = max(1, min((budget or HOST_BUDGET) // block_bytes, most))
             return cls(max(allowed, longest), allowed, longest)
-        room = (memory - PROGRAM_BYTES) // (token_bytes * block_tokens)
+        room = (memory - PROGRAM_BYTES) // block_bytes
         if room < longest:
             raise ContextTooLongError(
                 f"the device has room for the keys and values of {max(0, room) * block_tokens} tokens beside the "
                 f"weights, and the context is {context}: set SCORELINE_CONTEXT_LENGTH to fewer"
             )
         blocks = min(room, most)
-        return cls(blocks, min(blocks, max(1, budget // (token_bytes * block_tokens))) if budget else blocks, longest)
+        return cls(blocks, min(blocks, max(1, budget // block_bytes)) if budget else blocks, longest)
 
 
 def untouched_zeros(shape: jax.ShapeDtypeStruct, *, on_host: bool) -> jax.Array:

@@ -14,7 +14,8 @@ import jax
 from flax import nnx
 from jax import Array
 
-from model.architecture.decoder import Decoder, Embedding, Layer, Norm, Total
+from model.architecture.decoder import Decoder, Layer, RecurrentLayer
+from model.architecture.projections import Embedding, Norm, Total
 from model.checks import numpy_decoder
 from model.checks.cases import head_states
 from model.chips.axes import Axes, parameter_axes
@@ -45,7 +46,13 @@ class DecoderParts:
         graph, stacked = nnx.split(decoder.model.layers)
         self._layer: nnx.GraphDef[Layer] = graph
         self.stacks, self._layer_tree = jax.tree.flatten(stacked)
-        """The weights of all layers, [layers, ...] each, where they were loaded."""
+        """The weights of all layers with attention, [layers, ...] each, where they were loaded."""
+        self._recurrent: nnx.GraphDef[RecurrentLayer] | None = None
+        self.recurrent_stacks: list[Array] = []
+        """The weights of all recurrent layers, in the same way."""
+        if decoder.model.recurrent_layers is not None:
+            self._recurrent, of_recurrent = nnx.split(decoder.model.recurrent_layers)
+            self.recurrent_stacks, self._recurrent_tree = jax.tree.flatten(of_recurrent)
         paths = (map(_name, path) for path, _ in jax.tree_util.tree_leaves_with_path(stacked))
         self.stack_axes: tuple[Axes, ...] = tuple(parameter_axes([*filter(None, path)]) for path in paths)
         self._embedding: nnx.GraphDef[Embedding] = nnx.graphdef(decoder.model.embed_tokens)
@@ -66,6 +73,12 @@ class DecoderParts:
     def layer_of(self, weights: Sequence[Array]) -> Layer:
         """Return a layer as a module over its weights."""
         layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, weights))
+        return layer
+
+    def recurrent_layer_of(self, weights: Sequence[Array]) -> RecurrentLayer:
+        """Return a recurrent layer as a module over its weights."""
+        assert self._recurrent is not None
+        layer: RecurrentLayer = nnx.merge(self._recurrent, jax.tree.unflatten(self._recurrent_tree, weights))
         return layer
 
     def embedding_of(self, weights: Sequence[Array]) -> Embedding:
@@ -95,7 +108,11 @@ class DecoderParts:
         return on_device(weight) if self.chips is None else self.chips.put(weight, axes)
 
     def layer(self, number: int) -> Layer:
-        """Return one layer as a module over the served weights, or over copies of them."""
+        """Return one of the layers with attention as a module over the served weights, or over copies of them."""
+        raise NotImplementedError
+
+    def recurrent_layer(self, number: int) -> RecurrentLayer:
+        """Return one of the recurrent layers in the same way."""
         raise NotImplementedError
 
     @cached_property

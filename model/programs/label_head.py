@@ -11,7 +11,7 @@ from flax import nnx
 from jax import Array, lax
 from numpy.random import Generator
 
-from model.architecture.decoder import Norm
+from model.architecture.projections import Norm
 from model.buckets import HEAD_ROWS, label_bucket
 from model.checks import numpy_decoder
 from model.checks.cases import HEAD_STATES, head_states, in_turn

@@ -23,7 +23,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from model.architecture.decoder import Decoder, Layer, Total, of_kind, rotary_embeddings
+from model.architecture.decoder import Decoder, Layer, of_kind, rotary_embeddings
+from model.architecture.projections import Total
 from model.attention.contract import AttentionOutput, WholeStepAttention
 from model.checks.numpy_decoder import on_host
 from model.chips.axes import POOL, Axes

@@ -48,6 +48,8 @@ class WholeStepForward:
         self._buckets = buckets
         self.pool = self._decoder.empty_pool()
 
+    has_states = False
+
     def core(self) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
         # Only the check of the whole model can check a whole step, so no program of one is left for later.

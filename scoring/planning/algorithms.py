@@ -31,6 +31,7 @@ class Policy:
     batch_invariant: bool = True  # a row's algorithm depends on the lengths of its own prefix and item alone
     min_extended_rows: int = 1  # by estimates, ``prefill_extend`` is considered for this many items or more
     max_dense_tokens: int = 0  # packed sequences up to this length have a mask, where ``mask`` is ``auto``
+    may_pack: bool = True  # the model can compute packed sequences
 
     @property
     def uses_estimates(self) -> bool:
@@ -40,13 +41,13 @@ class Policy:
     @property
     def may_use_segments(self) -> bool:
         """Whether packed sequences without a mask can occur."""
-        return self.mask != "dense" and (self.algorithm == "packed" or self.uses_estimates)
+        return self.may_pack and self.mask != "dense" and (self.algorithm == "packed" or self.uses_estimates)
 
     @property
     def may_use_dense_mask(self) -> bool:
         """Whether packed sequences with a mask can occur."""
         has_masks = self.mask == "dense" or (self.mask == "auto" and self.max_dense_tokens > 0)
-        return has_masks and (self.algorithm == "packed" or self.uses_estimates)
+        return self.may_pack and has_masks and (self.algorithm == "packed" or self.uses_estimates)
 
     def packed_algorithm(self, tokens: int) -> Algorithm:
         """Return the algorithm of a packed sequence of ``tokens`` tokens."""

@@ -70,5 +70,5 @@ class Planner:
         yield Algorithm.SERIAL
         if self.policy.prefill_extend_enabled and len(group) >= self.policy.min_extended_rows:
             yield Algorithm.PREFILL_EXTEND
-        if group.prefix + int(group.lengths.max()) <= self.policy.max_packed_tokens:
+        if self.policy.may_pack and group.prefix + int(group.lengths.max()) <= self.policy.max_packed_tokens:
             yield self.policy.packed_algorithm(group.packed_tokens)

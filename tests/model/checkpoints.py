@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 from model.architecture.config import DecoderConfig, Multipliers
 from model.architecture.decoder import Decoder
 from model.architecture.families import Norms, QKNorm
+from model.architecture.recurrence import Recurrence
 from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
 from model.architecture.windows import Window
 
@@ -101,6 +102,22 @@ VARIANTS = {
         rope=Rope(10_000.0, YarnScaling(4.0, 32.0, 1.0, 256, True, 1.1386)),
         window=Window(20, (True, False), Rope(10_000.0)),
     ),
+    "qwen35": replace(
+        _SMALL,
+        family="qwen3_5_text",
+        layers=4,
+        tied=True,
+        head_dim=32,
+        rope=Rope(10_000_000.0, turned=0.25),
+        recurrence=Recurrence((True, True, True, False), 2, 4, 16, 8, 4),
+    ),
+    "qwen35 in turn": replace(
+        _SMALL,
+        family="qwen3_5_text",
+        layers=4,
+        rope=Rope(10_000.0, turned=0.5),
+        recurrence=Recurrence((True, False, True, False), 2, 2, 8, 16, 3),
+    ),
     "mistral wide heads": replace(_SMALL, family="mistral", head_dim=32, kv_heads=1, rope=Rope(1_000_000.0)),
 }
 """The families, and what their configurations can vary; stretched so far that short sequences tell."""
@@ -148,18 +165,33 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
         layer = f"model.layers.{i}."
         if config.norms is not Norms.AFTER:
             found[layer + "input_layernorm.weight"] = norm(width)
-        heads = {"q": config.query_heads * D, "k": config.kv_heads * D, "v": config.kv_heads * D}
-        for letter, size in heads.items():
-            found[layer + f"self_attn.{letter}_proj.weight"] = kernel(size, width)
-            if config.qkv_bias:
-                found[layer + f"self_attn.{letter}_proj.bias"] = bias(size)
-        found[layer + "self_attn.o_proj.weight"] = kernel(width, config.query_heads * D)
-        if config.attention_bias:
-            found[layer + "self_attn.o_proj.bias"] = bias(width)
-        if config.qk_norm:
-            of_all = config.qk_norm is QKNorm.ALL_HEADS
-            found[layer + "self_attn.q_norm.weight"] = norm(heads["q"] if of_all else D)
-            found[layer + "self_attn.k_norm.weight"] = norm(heads["k"] if of_all else D)
+        if config.recurrent[i] and config.recurrence is not None:
+            sizes = config.recurrence
+            mixer = layer + "linear_attn."
+            found[mixer + "in_proj_qkv.weight"] = kernel(sizes.channels, width, 1.0)
+            found[mixer + "in_proj_z.weight"] = kernel(sizes.output, width, 1.0)
+            found[mixer + "in_proj_b.weight"] = kernel(sizes.value_heads, width, 1.0)
+            found[mixer + "in_proj_a.weight"] = kernel(sizes.value_heads, width, 1.0)
+            found[mixer + "conv1d.weight"] = kernel(sizes.channels, sizes.inputs, 2.0)[:, None]
+            # Some heads forget at once, and others after hundreds of tokens.
+            found[mixer + "A_log"] = np.linspace(-4, 1, sizes.value_heads).astype(np.float32)
+            found[mixer + "dt_bias"] = bias(sizes.value_heads)
+            found[mixer + "norm.weight"] = norm(sizes.value_dim) + np.float32(config.norm_offset)
+            found[mixer + "out_proj.weight"] = kernel(width, sizes.output)
+        else:
+            heads = {"q": config.query_heads * D, "k": config.kv_heads * D, "v": config.kv_heads * D}
+            rows = heads | {"q": heads["q"] * (2 if config.gates_attention else 1)}
+            for letter, size in rows.items():
+                found[layer + f"self_attn.{letter}_proj.weight"] = kernel(size, width)
+                if config.qkv_bias:
+                    found[layer + f"self_attn.{letter}_proj.bias"] = bias(size)
+            found[layer + "self_attn.o_proj.weight"] = kernel(width, config.query_heads * D)
+            if config.attention_bias:
+                found[layer + "self_attn.o_proj.bias"] = bias(width)
+            if config.qk_norm:
+                of_all = config.qk_norm is QKNorm.ALL_HEADS
+                found[layer + "self_attn.q_norm.weight"] = norm(heads["q"] if of_all else D)
+                found[layer + "self_attn.k_norm.weight"] = norm(heads["k"] if of_all else D)
         after = 1.0 if config.norms is Norms.BEFORE else _GAIN_AFTER
         found[layer + "post_attention_layernorm.weight"] = norm(width, after)
         for name, out, size in (

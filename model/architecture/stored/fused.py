@@ -1,8 +1,7 @@
-"""Tensors that hold the kernels of several projections, as the checkpoints of Phi-3 and Phi-4 do."""
+"""Tensors that hold the kernels of several projections, as the checkpoints of Phi-3, Phi-4 and Qwen3.5 do."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,26 +12,39 @@ from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 
 Arrays = dict[str, npt.NDArray[Any]]
 
-Fused = Mapping[str, Mapping[str, int]]
-"""The tensors for several projections, and of each the projections with their rows, in order."""
+RowNumbers = npt.NDArray[np.int64]
+
+Fused = Mapping[str, Mapping[str, RowNumbers]]
+"""The tensors for several projections, and of each the projections with the numbers of their rows, ascending. Each row
+is one projection's."""
+
+
+def one_after_another(parts: Mapping[str, int]) -> dict[str, RowNumbers]:
+    """Return the rows of projections that stand one after another. parts: how many rows each has, in order."""
+    stops = np.cumsum(list(parts.values()))
+    return {name: np.arange(stop - parts[name], stop) for name, stop in zip(parts, stops.tolist(), strict=True)}
 
 
 class RowsOf:
     """Some rows of a tensor, as a tensor."""
 
-    def __init__(self, tensor: Tensor, first: int, last: int) -> None:
+    def __init__(self, tensor: Tensor, rows: RowNumbers) -> None:
         self._tensor = tensor
-        self._first, self._last = first, last
+        self._rows = rows
 
     def get_shape(self) -> list[int]:
-        return [self._last - self._first, *self._tensor.get_shape()[1:]]
+        return [len(self._rows), *self._tensor.get_shape()[1:]]
 
     def get_dtype(self) -> str:
         return self._tensor.get_dtype()
 
     def __getitem__(self, rows: Any) -> npt.NDArray[Any]:
-        start, stop, _ = (slice(None) if rows is ... else rows).indices(self._last - self._first)
-        return self._tensor[self._first + start : self._first + stop]
+        wanted = self._rows[slice(None) if rows is ... else rows]
+        if not len(wanted):
+            return self._tensor[0:0]
+        first, stop = int(wanted[0]), int(wanted[-1]) + 1
+        found = self._tensor[first:stop]
+        return found if stop - first == len(wanted) else found[wanted - first]
 
 
 def separated(tensors: Tensors, fused: Fused, width: int) -> Tensors:
@@ -42,8 +54,8 @@ def separated(tensors: Tensors, fused: Fused, width: int) -> Tensors:
     """
     found, faults = dict(tensors), []
     for name, parts in fused.items():
-        faults += [f"unknown: {part}" for part in parts if part in tensors]
-        tensor, wanted = found.pop(name, None), [sum(parts.values()), width]
+        tensor, wanted = found.pop(name, None), [rows_in_all(parts), width]
+        faults += [f"unknown: {part}" for part in parts if part in found]
         if tensor is None:
             faults.append(f"missing: {name}")
         elif tensor.get_shape() != wanted:
@@ -55,15 +67,20 @@ def separated(tensors: Tensors, fused: Fused, width: int) -> Tensors:
     return found
 
 
-def rows_of(tensor: Tensor, parts: Mapping[str, int]) -> dict[str, Tensor]:
-    """Return the rows of a tensor that are those of each part. parts: how many rows each has, in order."""
-    ends = list(itertools.accumulate(parts.values()))
-    return {part: RowsOf(tensor, end - parts[part], end) for part, end in zip(parts, ends, strict=True)}
+def rows_in_all(parts: Mapping[str, RowNumbers]) -> int:
+    """Return how many rows the tensor of these parts has."""
+    return sum(map(len, parts.values()))
+
+
+def rows_of(tensor: Tensor, parts: Mapping[str, RowNumbers]) -> dict[str, Tensor]:
+    """Return the rows of a tensor that are those of each part, by the names of parts."""
+    return {part: RowsOf(tensor, rows) for part, rows in parts.items()}
 
 
 def joined(arrays: Arrays, fused: Fused) -> Arrays:
     """Return weights by name with one for several projections, in place of one for each."""
     found = dict(arrays)
     for name, parts in fused.items():
-        found[name] = np.concatenate([found.pop(part) for part in parts])
+        of_parts = [found.pop(part) for part in parts]
+        found[name] = np.concatenate(of_parts)[np.argsort(np.concatenate(list(parts.values())))]
     return found

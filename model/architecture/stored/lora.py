@@ -22,7 +22,7 @@ import numpy as np
 from checkpoints.files import read_object
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.stored.encoding import PLAIN_DTYPES, Array, Shape
-from model.architecture.stored.fused import Fused, rows_of
+from model.architecture.stored.fused import Fused, rows_in_all, rows_of
 from model.architecture.stored.tensors import Tensor, Tensors, WeightsError, open_files
 
 CONFIG_FILE = "adapter_config.json"
@@ -98,7 +98,7 @@ class Adapter:
             changed = low.up if low is not None else whole
             if changed is None:
                 continue
-            if self._tensors[changed].get_shape()[0] != sum(parts.values()):
+            if self._tensors[changed].get_shape()[0] != rows_in_all(parts):
                 rows = self._tensors[changed].get_shape()[0]
                 raise WeightsError(f"the adapter {self._directory} does not fit the model: {changed} has {rows} rows")
             names = {part: f"{changed} of {part}" for part in parts}

@@ -16,6 +16,7 @@ from model.architecture import weights
 from model.attention.contract import causal
 from model.buckets import Buckets, LengthBucket
 from model.checks import numpy_decoder
+from model.checks.numpy_states import final_states
 from model.checks.known_answer import KnownAnswerError, ModelChecks
 from model.checks.known_prompts import known_prompt
 from model.engine import Engine
@@ -267,7 +268,7 @@ def test_the_numpy_decoder_agrees_with_huggingface(name: str, checkpoint: Callab
     vocabulary = np.arange(EVERY[name].vocabulary, dtype=np.int32)
     for row, expected in zip(references.rows(name), references.read(name).float32, strict=True):
         positions = np.arange(len(row), dtype=np.int32)
-        hidden = numpy_decoder.final_states(model, row, positions, np.tri(len(row), dtype=np.bool_))[-1:]
+        hidden = final_states(model, row, positions, np.tri(len(row), dtype=np.bool_))[-1:]
         found = (
             numpy_decoder.label_logits(model, hidden, vocabulary)
             - numpy_decoder.over_vocabulary(model, hidden).log_sum_exp
@@ -292,7 +293,7 @@ def test_a_right_model_passes_the_known_prompt(dtype: DType, small_step: Loaded)
 
 
 def _a_layer_left_out(forward: LayerwiseForward) -> None:
-    forward._layers = forward._layers[1:]
+    forward._order = forward._order[1:]
 
 
 def _layers_in_another_order(forward: LayerwiseForward) -> None:

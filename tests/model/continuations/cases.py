@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from model.architecture import weights
 from model.buckets import Buckets
 from model.checks import numpy_decoder
+from model.checks.numpy_states import final_states
 from model.layerwise.decoder import LayerwiseDecoder
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, ScoredChunk
 from scoring.planning import cut as planning
@@ -105,7 +106,7 @@ class Oracle:
             whole = np.concatenate([kept, targets[:-1]])
             positions = np.arange(len(whole), dtype=np.int32)
             seen = np.tri(len(whole), dtype=np.bool_)
-            states = numpy_decoder.final_states(self._decoder, whole, positions, seen)[-len(targets) :]
+            states = final_states(self._decoder, whole, positions, seen)[-len(targets) :]
             vocabulary = np.arange(self._decoder.config.vocabulary, dtype=np.int32)
             logits = numpy_decoder.label_logits(self._decoder, states, vocabulary)
             at = np.arange(len(targets)), targets

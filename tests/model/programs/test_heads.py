@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from model.architecture.decoder import Norm
+from model.architecture.projections import Norm
 from model.buckets import HEAD_ROWS, LABEL_BUCKETS
 from model.programs.label_head import lm_head
 from model.programs.target_head import target_head

@@ -15,7 +15,7 @@ from flax import nnx
 from jax import Array, lax
 from jax.experimental import pallas as pl
 
-from model.architecture.decoder import Norm
+from model.architecture.projections import Norm
 from model.chips.mesh import Chips
 from model.platforms import Platform
 from model.programs.label_head import lm_head
