@@ -39,9 +39,10 @@ class HuggingFace:
 
     def __init__(self, shape: str, weights: dict[str, Any] | None = None, dtype: str = DTYPES[0]) -> None:
         import torch
-        from transformers import AutoModelForCausalLM, Qwen3Config
+        from transformers import AutoConfig, AutoModelForCausalLM
 
-        config = Qwen3Config(**SHAPES[shape].to_huggingface())
+        fields = SHAPES[shape].to_huggingface()
+        config = AutoConfig.for_model(fields.pop("model_type"), **fields)
         self._torch = torch
         self._model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
         if weights is not None:

@@ -13,6 +13,7 @@ class _TextPart(NamedTuple):
 
     whole: str  # the class of the whole model
     text: str  # the class that computes next-token logits of its text part
+    is_tied: bool  # whether the head is the embedding, where the whole model does not say so
     defaults: Mapping[str, Any]  # of HuggingFace, since published files leave out what is one
 
 
@@ -20,6 +21,7 @@ _TEXT_PARTS = {
     "gemma3": _TextPart(
         "Gemma3ForConditionalGeneration",
         "Gemma3ForCausalLM",
+        True,
         {
             "model_type": "gemma3_text",
             "vocab_size": 262_208,
@@ -30,12 +32,32 @@ _TEXT_PARTS = {
             "rms_norm_eps": 1e-6,
         },
     ),
+    "qwen3_5": _TextPart(
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5ForCausalLM",
+        False,
+        {
+            "model_type": "qwen3_5_text",
+            "vocab_size": 248_320,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "max_position_embeddings": 32_768,
+            "rms_norm_eps": 1e-6,
+        },
+    ),
 }
 """By ``model_type``."""
 
 _PREFIXES = {"language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head": "lm_head"}
 """How the names of the text part's tensors begin, in older and newer files, and how they begin in a model of text."""
-_OTHER_PARTS = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+_OTHER_PARTS = (
+    "vision_tower.",
+    "multi_modal_projector.",
+    "model.vision_tower.",
+    "model.multi_modal_projector.",
+    "model.visual.",
+)
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +68,7 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     architectures = config.get("architectures")
     of_whole = {
         "architectures": [part.text] if architectures == [part.whole] else architectures,
-        "tie_word_embeddings": config.get("tie_word_embeddings", True),
+        "tie_word_embeddings": config.get("tie_word_embeddings", part.is_tied),
         **({"quantization_config": config["quantization_config"]} if "quantization_config" in config else {}),
     }
     return {**part.defaults, **text, **of_whole}

@@ -19,16 +19,20 @@ from jax import Array, lax
 
 CHUNK = 64
 """Tokens of a chunk, as in HuggingFace's implementation."""
+_LEAST = 8
+"""Rows of the blocks of a triangle that are inverted at once. A chunk has as many tokens or more."""
 
 
 class DeltaInputs(NamedTuple):
     """What a recurrence takes of R sequences of L tokens, float32, for H heads. Queries and keys have length one.
 
+    There may be fewer heads of queries and keys, each for as many heads of values one after another.
+
     A token whose rate is zero and whose decay is zero leaves the state as it is: so is padding.
     """
 
-    queries: Array  # [R, L, H, Dk], already divided by the root of Dk
-    keys: Array  # [R, L, H, Dk]
+    queries: Array  # [R, L, Hk, Dk], already divided by the root of Dk
+    keys: Array  # [R, L, Hk, Dk]
     values: Array  # [R, L, H, Dv]
     decay: Array  # a logarithm, zero or less, [R, L, H]
     rate: Array  # from 0 to 1, [R, L, H]
@@ -58,8 +62,12 @@ def delta_rule(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
 
 
 def _by_head(inputs: DeltaInputs) -> DeltaInputs:
-    """Return [R, H, L, ...] of [R, L, H, ...]."""
-    return DeltaInputs(*(jnp.moveaxis(part, 2, 1) for part in inputs))
+    """Return [R, H, L, ...] of [R, L, H, ...], with queries and keys for each head of values."""
+    shared = inputs.values.shape[2] // inputs.keys.shape[2]
+    queries, keys, *others = (jnp.moveaxis(part, 2, 1) for part in inputs)
+    if shared > 1:
+        queries, keys = (jnp.repeat(part, shared, axis=1) for part in (queries, keys))
+    return DeltaInputs(queries, keys, *others)
 
 
 def _chunk(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
@@ -75,14 +83,43 @@ def _chunk(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
     between = jnp.exp(jnp.where(earlier, since[..., :, None] - since[..., None, :], -jnp.inf))
     faded = jnp.exp(since)[..., None]
     # U + lower U = wanted: what a token writes depends on what those before it in the chunk have written.
-    lower = rate[..., None] * between * _product("rhld,rhmd->rhlm", keys, keys)
+    lower = rate[..., None] * jnp.tril(between * _product("rhld,rhmd->rhlm", keys, keys), -1)
     wanted = rate[..., None] * (values - faded * _product(of_rows, keys, state))
-    written = lax.linalg.triangular_solve(lower, wanted, left_side=True, lower=True, unit_diagonal=True)
+    written = jnp.matmul(_inverse(lower), wanted, precision=lax.Precision.HIGHEST)
     seen = between * _product("rhld,rhmd->rhlm", queries, keys)
     out = faded * _product(of_rows, queries, state) + _product("rhlm,rhme->rhle", seen, written)
     left = jnp.exp(since[..., -1:] - since)[..., None]
     after = faded[..., -1:, :] * state + _product("rhld,rhle->rhde", keys * left, written)
     return out, after
+
+
+def _inverse(lower: Array) -> Array:
+    """Return the inverse of I + lower, [..., C, C]; lower: zero on the diagonal and above, C a power of two from 8 up.
+
+    It is computed block by block, so that no error grows as in powers of the whole. The triangular solver of LAPACK is
+    not an option: two programs that use it at once wait for each other for ever (jaxlib 0.10 on two cores).
+    """
+
+    def blocks(row: int, column: int, size: int, every: int) -> Array:
+        """Return blocks of a size, from one place on, each so many rows and columns behind the one before it."""
+        count = lower.shape[-1] // every
+        places = ((row + number * every, column + number * every) for number in range(count))
+        return jnp.stack([lower[..., r : r + size, c : c + size] for r, c in places], axis=-3)
+
+    def times(one: Array, other: Array) -> Array:
+        return jnp.matmul(one, other, precision=lax.Precision.HIGHEST)
+
+    size, least, whole = _LEAST, blocks(0, 0, _LEAST, _LEAST), jnp.eye(_LEAST)
+    squared = times(least, least)
+    # I - A + A^2 - A^3 + ..., whose powers from the eighth on are zero.
+    found = times(times(whole - least, whole + squared), whole + times(squared, squared))
+    while size < lower.shape[-1]:
+        above, below = found[..., 0::2, :, :], found[..., 1::2, :, :]
+        corner = -times(times(below, blocks(size, 0, size, 2 * size)), above)
+        upper = jnp.concatenate([above, jnp.zeros_like(above)], axis=-1)
+        found = jnp.concatenate([upper, jnp.concatenate([corner, below], axis=-1)], axis=-2)
+        size *= 2
+    return found[..., 0, :, :]
 
 
 def _product(subscripts: str, one: Array, other: Array) -> Array:

@@ -8,6 +8,7 @@ convolution, which are queries, keys and values of all heads one after another.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -20,12 +21,13 @@ from model.architecture.config import DecoderConfig
 from model.architecture.projections import Linear, Norm, Total, normal
 from model.delta_rule import CHUNK, DeltaInputs, delta_rule
 from model.linear import alone
+from model.rotation import split
 
 _UNIT = 1e-6  # what HuggingFace adds to the squared length of queries and keys
 
 
 class RecurrentInputs(NamedTuple):
-    """What a recurrence takes of tokens, float32."""
+    """What a recurrent layer takes of tokens, float32."""
 
     mixed: Array  # before the convolution, [..., C]
     decay: Array  # the logarithm of what the state is multiplied by before the token is written to it, [..., Hv]
@@ -38,12 +40,10 @@ class Convolution(nnx.Module):
     def __init__(self, channels: int, inputs: int, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         self.weight = nnx.Param(normal(rngs, (*stack, channels, 1, inputs), dtype))
 
-    def __call__(self, values: Array) -> Array:
-        """Return [..., L, C] of L + inputs - 1 tokens, [..., L + inputs - 1, C], of which the first come before."""
+    def __call__(self, inputs: Sequence[Array]) -> Array:
+        """Return [..., C]; inputs: of each token, [..., C] each, its own last, and those before it in order."""
         taps = self.weight[...][:, 0].astype(jnp.float32).T  # [inputs, C]
-        length = values.shape[-2] - len(taps) + 1
-        found = sum(values[..., first : first + length, :] * tap for first, tap in enumerate(taps))
-        return jnp.asarray(found)
+        return sum((one * tap for one, tap in zip(inputs[1:], taps[1:], strict=True)), inputs[0] * taps[0])
 
 
 class GatedDeltaNet(nnx.Module):
@@ -69,32 +69,34 @@ class GatedDeltaNet(nnx.Module):
         decay = -jnp.exp(self.A_log[...]) * slowness
         return RecurrentInputs(self.in_proj_qkv(entering), decay, jax.nn.sigmoid(self.in_proj_b(entering)))
 
-    def heads(self, inputs: RecurrentInputs, before: Array) -> DeltaInputs:
-        """Return queries, keys and values of sequences of L tokens, [..., L, C] before the convolution.
+    def convolved(self, inputs: Sequence[Array]) -> Array:
+        """Return queries, keys and values of all heads of tokens, [..., C]; inputs: see :class:`Convolution`."""
+        return jax.nn.silu(self.conv1d(inputs))
 
-        before: what the convolution takes of the tokens before them, [..., inputs - 1, C]; zeros for the first.
-        """
+    def heads(self, convolved: Array, decay: Array, rate: Array) -> DeltaInputs:
+        """Return what the recurrence takes of tokens."""
         sizes = self.sizes
-        convolved = jax.nn.silu(self.conv1d(jnp.concatenate([before, inputs.mixed], axis=-2)))
         keys = sizes.key_heads * sizes.key_dim
-        parts = jnp.split(convolved, [keys, 2 * keys], axis=-1)
-        shape = convolved.shape[:-1]
-        queries, keyed = (_unit(part.reshape(*shape, sizes.key_heads, sizes.key_dim)) for part in parts[:2])
-        queries = queries * jnp.float32(sizes.key_dim**-0.5)
-        shared = sizes.value_heads // sizes.key_heads
-        if shared > 1:
-            queries, keyed = (jnp.repeat(part, shared, axis=-2) for part in (queries, keyed))
-        values = parts[2].reshape(*shape, sizes.value_heads, sizes.value_dim)
-        return DeltaInputs(queries, keyed, values, inputs.decay, inputs.rate)
+        queries, keyed, values = jnp.split(convolved, [keys, 2 * keys], axis=-1)
+        return DeltaInputs(
+            _unit(split(queries, sizes.key_dim)) * jnp.float32(sizes.key_dim**-0.5),
+            _unit(split(keyed, sizes.key_dim)),
+            split(values, sizes.value_dim),
+            decay,
+            rate,
+        )
 
     def whole(self, inputs: RecurrentInputs) -> Array:
         """Return what is read at each token of whole sequences, [B, L, Hv, Dv] of inputs [B, L, ...]."""
-        before = jnp.zeros((len(inputs.mixed), self.sizes.inputs - 1, self.sizes.channels), jnp.float32)
-        length = inputs.mixed.shape[1]
+        length, before = inputs.mixed.shape[1], self.sizes.inputs - 1
         missing = -length % CHUNK
-        padded = (jnp.pad(part, ((0, 0), (0, missing), *((0, 0),) * (part.ndim - 2))) for part in inputs)
+        mixed, *gates = (
+            jnp.pad(part, ((0, 0), (first, missing), (0, 0)))
+            for part, first in zip(inputs, (before, 0, 0), strict=True)
+        )
+        windows = [mixed[:, first : first + length + missing] for first in range(self.sizes.inputs)]
         state = jnp.zeros((self.sizes.value_heads, self.sizes.key_dim, self.sizes.value_dim), jnp.float32)
-        return delta_rule(self.heads(RecurrentInputs(*padded), before), state)[0][:, :length]
+        return delta_rule(self.heads(self.convolved(windows), *gates), state)[0][:, :length]
 
     def output(self, out: Array, entering: Array, total: Total = alone) -> Array:
         """Return what the layer adds, [..., width]; out: of the recurrence, [..., Hv, Dv], of what entered it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -128,14 +128,7 @@ class Rope:
         :class:`UnsupportedModelError`.
         """
         theta, section = fields.number("rope_theta", DEFAULT_THETA), fields.section(rope_field(fields.values))
-        if turned is None:
-            return cls._of_section(fields, section, theta, only_plain=only_plain)
-        name = "partial_rotary_factor"
-        share = section.number(name, fields.number(name, turned))
-        if share > 1:
-            raise UnsupportedModelError(f"{section.named(name)} {share:g} is more than the whole of a head")
-        whole, own = (ConfigurationReader({**one.values, name: None}) for one in (fields, section))
-        return replace(cls._of_section(whole, own, theta, only_plain=only_plain), turned=share)
+        return cls._of_section(fields, section, theta, only_plain=only_plain, turned=turned)
 
     @classmethod
     def of_kinds(cls, fields: ConfigurationReader, kinds: Sequence[str], bases: tuple[float, float]) -> list[Rope]:
@@ -153,20 +146,25 @@ class Rope:
 
     @classmethod
     def _of_section(
-        cls, fields: ConfigurationReader, rope: ConfigurationReader, theta: float, *, only_plain: bool = False
+        cls,
+        fields: ConfigurationReader,
+        rope: ConfigurationReader,
+        theta: float,
+        *,
+        only_plain: bool = False,
+        turned: float | None = None,
     ) -> Rope:
         """Read a section about rotary positions. theta: the base where it names none."""
-        fields.require("partial_rotary_factor", 1.0)
-        rope.require("partial_rotary_factor", 1.0)
+        share = _share(fields, rope, turned)
         theta = rope.number("rope_theta", theta)
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "default":
-            return cls(theta)
+            return cls(theta, turned=share)
         implemented = () if only_plain else tuple(SCALINGS)
         if kind not in implemented:
             known = ", ".join(repr(known) for known in ("default", *implemented))
             raise UnsupportedModelError(f"{rope.named('rope_type')} {kind!r} is not implemented, only {known}")
-        return cls(theta, SCALINGS[kind](fields, rope))
+        return cls(theta, SCALINGS[kind](fields, rope), share)
 
     def frequencies(self, head_dim: int) -> Frequencies:
         """Return the radians per position of each pair that is rotated, float64 [:meth:`pairs`]."""
@@ -188,6 +186,19 @@ class Rope:
         scaling: dict[str, object] = {"rope_type": "default"} if self.scaling is None else self.scaling.to_huggingface()
         share: dict[str, object] = {} if self.turned == 1.0 else {"partial_rotary_factor": self.turned}
         return scaling | {"rope_theta": self.theta} | share
+
+
+def _share(fields: ConfigurationReader, rope: ConfigurationReader, turned: float | None) -> float:
+    """Return the share of a head that is rotated. turned: see :meth:`Rope.from_huggingface`."""
+    name = "partial_rotary_factor"
+    if turned is None:
+        fields.require(name, 1.0)
+        rope.require(name, 1.0)
+        return 1.0
+    share = rope.number(name, fields.number(name, turned))
+    if share > 1:
+        raise UnsupportedModelError(f"{rope.named(name)} {share:g} is more than the whole of a head")
+    return share
 
 
 def _linear(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:

@@ -9,7 +9,6 @@ work are checked in the thread that compiles them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from importlib.metadata import version
 from typing import Generic, TypeVar
 
@@ -51,7 +50,7 @@ class ModelChecks(Generic[D]):
         self._decoder = decoder
         self._dtype = decoder.dtype
         self._where = f"jax {jax.__version__}, jaxlib {version('jaxlib')}, {platform}"
-        self.prompts = prompts or partial(known_alone, decoder.config)
+        self.prompts = prompts or (lambda _: known_alone(decoder.config.vocabulary))
 
     def check(self, key: Answering[D], executable: jax.stages.Compiled) -> None:
         """Run a program on random numbers of a fixed seed, if it can be. Raises :class:`KnownAnswerError`."""

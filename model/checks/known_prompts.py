@@ -9,17 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from model.architecture.config import DecoderConfig
 from model.buckets import SHORTEST_LENGTH_BUCKET
 from model.checks.numpy_decoder import Floats, ServedDecoder
 from model.checks.numpy_states import final_states
-from model.delta_rule import CHUNK
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
 
 PREFIX = 5  # tokens
-RECURRENT_PREFIX = CHUNK + 6  # tokens, where layers are recurrent, so that a state goes from chunk to chunk
-ITEMS = ((3, 0), (1, 0), (0, 0), (2, 1), (SHORTEST_LENGTH_BUCKET + 1, 0))
-"""The known prompt's items, in two length buckets: own tokens, and how many tokens of the prefix they do not see."""
+ITEMS = ((3, 5), (1, 5), (0, 5), (2, 4), (SHORTEST_LENGTH_BUCKET + 1, 5))
+"""The known prompt's items, in two length buckets: own tokens, and how many tokens of the prefix they see."""
 
 Content = tuple[bytes, bytes]  # what a row sees of its prefix, and its own tokens
 
@@ -51,20 +48,17 @@ class Copies(NamedTuple):
     first: npt.NDArray[np.intp]  # [n]: which of the n rows is the first one with the same number
 
 
-def known_prompt(vocabulary: int, length: int = PREFIX) -> GroupWork:
-    """Return a prompt of a few tokens, the same for all models with such a vocabulary. length: of its prefix."""
+def known_prompt(vocabulary: int) -> GroupWork:
+    """Return a prompt of a few tokens, the same for all models with such a vocabulary."""
     random = np.random.default_rng(0)
-    prefix = random.integers(0, vocabulary, length, np.int32)
-    items = [random.integers(0, vocabulary, own, np.int32) for own, _ in ITEMS]
-    return prompt(prefix, list(zip(items, (length - unseen for _, unseen in ITEMS), strict=True)))
+    prefix = random.integers(0, vocabulary, PREFIX, np.int32)
+    items = [random.integers(0, vocabulary, length, np.int32) for length, _ in ITEMS]
+    return prompt(prefix, list(zip(items, (end for _, end in ITEMS), strict=True)))
 
 
-def known_alone(config: DecoderConfig, context: int) -> KnownPrompts:
-    """Return the same prompt without any company. context: tokens of the longest sequence that is served."""
-    length = PREFIX
-    if config.recurrence is not None:
-        length = max(PREFIX, min(RECURRENT_PREFIX, context - max(own for own, _ in ITEMS)))
-    known = known_prompt(config.vocabulary, length)
+def known_alone(vocabulary: int) -> KnownPrompts:
+    """Return the same prompt without any company."""
+    known = known_prompt(vocabulary)
     return KnownPrompts((known,), ((known,),))
 
 
@@ -89,8 +83,6 @@ def prompt_states(decoder: ServedDecoder, groups: Sequence[GroupWork]) -> list[F
 
     They are those of all own tokens, [length, width], or of an empty row, that of the last token that it sees.
     """
-    if decoder.config.recurrence is not None:
-        return [_alone(decoder, *content) for content in contents(groups)]
     tokens, positions, rows = list[TokenIds](), list[TokenIds](), list[slice]()
     length = sum(len(group.prefix) + len(group.chunks[0].rows.tokens) for group in groups)
     visible, begin = np.zeros((length, length), np.bool_), 0
@@ -112,10 +104,3 @@ def prompt_states(decoder: ServedDecoder, groups: Sequence[GroupWork]) -> list[F
         begin += size
     found = final_states(decoder, np.concatenate(tokens), np.concatenate(positions), visible)
     return [found[row] for row in rows]
-
-
-def _alone(decoder: ServedDecoder, before: bytes, own: bytes) -> Floats:
-    """Return the states of one row, computed as a sequence of its own."""
-    tokens = np.frombuffer(before + own, np.int32)
-    size, read = len(tokens), max(1, len(own) // tokens.itemsize)
-    return final_states(decoder, tokens, np.arange(size, dtype=np.int32), np.tri(size, dtype=np.bool_))[-read:]

@@ -6,63 +6,90 @@ of values, Dk and Dv numbers of a head of keys and of values, C channels of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from model.architecture.decoder import RecurrentLayer
-from model.architecture.recurrence import Recurrence
 from model.checks.numpy_decoder import Floats, after_mixing, entering, linear, logistic, normed, on_host, silu
 
 
 class ReferenceInputs(NamedTuple):
     """See :class:`model.architecture.delta_net.RecurrentInputs`: [T, C], [T, H] and [T, H]."""
 
-    mixed: Floats
+    mixed: Floats  # before the convolution, or behind it
     decay: Floats
     rate: Floats
 
 
-class ReferenceState(NamedTuple):
-    """What a layer keeps of a sequence."""
+class ReferenceHeads(NamedTuple):
+    """Queries and keys, [T, heads of keys, Dk] each, values, [T, H, Dv], decay and rate, [T, H] each."""
 
-    inputs: Floats  # of the convolution: those of the last tokens, [inputs - 1, C]
-    memory: Floats  # [H, Dk, Dv]
-
-    @classmethod
-    def empty(cls, sizes: Recurrence) -> ReferenceState:
-        """Return what is kept of no tokens."""
-        memory = np.zeros((sizes.value_heads, sizes.key_dim, sizes.value_dim), np.float32)
-        return cls(np.zeros((sizes.inputs - 1, sizes.channels), np.float32), memory)
+    queries: Floats
+    keys: Floats
+    values: Floats
+    decay: Floats
+    rate: Floats
 
 
 def inputs(layer: RecurrentLayer, hidden: Floats) -> ReferenceInputs:
-    """Return what the recurrence takes of hidden states [T, width]."""
+    """Return what the layer takes of hidden states [T, width]."""
     mixer, rows = layer.linear_attn, entering(layer, hidden)
     bias, rate = (on_host(part[...]).astype(np.float32) for part in (mixer.dt_bias, mixer.A_log))
     decay = -np.exp(rate) * np.logaddexp(np.float32(0), linear(rows, mixer.in_proj_a) + bias)
     return ReferenceInputs(linear(rows, mixer.in_proj_qkv), decay, logistic(linear(rows, mixer.in_proj_b)))
 
 
-def recur(layer: RecurrentLayer, given: ReferenceInputs, state: ReferenceState) -> tuple[Floats, ReferenceState]:
-    """Return what is read at each token, [T, H, Dv], behind what the state keeps, and what is kept behind them."""
-    mixer, sizes = layer.linear_attn, layer.linear_attn.sizes
-    taps = on_host(mixer.conv1d.weight[...])[:, 0].astype(np.float32)
-    seen = np.concatenate([state.inputs, given.mixed])
-    memory, group = state.memory.copy(), sizes.value_heads // sizes.key_heads
-    out = np.zeros((len(given.mixed), sizes.value_heads, sizes.value_dim), np.float32)
-    for token in range(len(out)):
-        convolved = silu(np.einsum("ic,ci->c", seen[token : token + sizes.inputs], taps))
-        query, key, value = np.split(convolved, [sizes.key_heads * sizes.key_dim, 2 * sizes.key_heads * sizes.key_dim])
-        query, key = (
-            np.repeat(_unit(part.reshape(sizes.key_heads, sizes.key_dim)), group, axis=0) for part in (query, key)
-        )
-        memory *= np.exp(given.decay[token])[:, None, None]
-        told = np.einsum("hd,hde->he", key, memory)
-        change = given.rate[token][:, None] * (value.reshape(sizes.value_heads, sizes.value_dim) - told)
-        memory += key[:, :, None] * change[:, None]
-        out[token] = np.einsum("hd,hde->he", query, memory) / np.float32(np.sqrt(sizes.key_dim))
-    return out, ReferenceState(seen[len(seen) - sizes.inputs + 1 :], memory)
+def convolved(layer: RecurrentLayer, windows: Floats) -> Floats:
+    """Return queries, keys and values of tokens, [T, C]; windows: the inputs of each token, [T, inputs, C]."""
+    taps = on_host(layer.linear_attn.conv1d.weight[...])[:, 0].astype(np.float32)
+    return silu(np.einsum("tic,ci->tc", windows, taps))
+
+
+def heads(layer: RecurrentLayer, given: ReferenceInputs) -> ReferenceHeads:
+    """Return what the recurrence takes of tokens behind the convolution."""
+    sizes = layer.linear_attn.sizes
+    keys = sizes.key_heads * sizes.key_dim
+    queries, keyed, values = np.split(given.mixed, [keys, 2 * keys], axis=1)
+    shape = len(values), sizes.key_heads, sizes.key_dim
+    return ReferenceHeads(
+        _unit(queries.reshape(shape)) / np.float32(np.sqrt(sizes.key_dim)),
+        _unit(keyed.reshape(shape)),
+        values.reshape(len(values), sizes.value_heads, sizes.value_dim),
+        given.decay,
+        given.rate,
+    )
+
+
+def recur(given: ReferenceHeads, memory: Floats, before: Sequence[int] | None = None) -> tuple[Floats, Floats]:
+    """Return what is read at each token, [T, H, Dv], and the state behind the last one, [H, Dk, Dv].
+
+    memory: the state behind which the tokens stand. before: the place of the token that stands before each; -1: none
+    does. Without it, the tokens are one sequence.
+    """
+    group = given.values.shape[1] // given.keys.shape[1]
+    kept, out = {-1: memory}, np.zeros_like(given.values)
+    for token, place in enumerate(range(-1, len(out) - 1) if before is None else before):
+        query, key = (np.repeat(part[token], group, axis=0) for part in (given.queries, given.keys))
+        state = (kept[place] if before is not None else kept.pop(place)) * np.exp(given.decay[token])[:, None, None]
+        change = given.rate[token][:, None] * (given.values[token] - np.einsum("hd,hde->he", key, state))
+        state += key[:, :, None] * change[:, None]
+        out[token] = np.einsum("hd,hde->he", query, state)
+        kept[token] = state
+    return out, kept[len(out) - 1]
+
+
+def through(layer: RecurrentLayer, hidden: Floats, before: Sequence[int]) -> Floats:
+    """Return the hidden states after a layer, [T, width]; before: see :func:`recur`."""
+    sizes, given = layer.linear_attn.sizes, inputs(layer, hidden)
+    places = [np.arange(len(hidden))]
+    for _ in range(sizes.inputs - 1):
+        places.insert(0, np.where(places[0] >= 0, np.array(before)[places[0]], -1))
+    windows = np.stack([np.where(one[:, None] >= 0, given.mixed[one], np.float32(0)) for one in places], axis=1)
+    nothing = np.zeros((sizes.value_heads, sizes.key_dim, sizes.value_dim), np.float32)
+    out, _ = recur(heads(layer, given._replace(mixed=convolved(layer, windows))), nothing, before)
+    return output_mlp(layer, hidden, out)
 
 
 def output_mlp(layer: RecurrentLayer, hidden: Floats, out: Floats) -> Floats:

@@ -72,7 +72,7 @@ class LayerwiseDecoder(DecoderParts):
         return inputs, float32(*blocks, sizes.value_heads, sizes.key_dim, sizes.value_dim)
 
     def recurrent_inputs(self, tokens: int) -> tuple[Shape, Shape, Shape]:
-        """Return the shapes of :class:`model.architecture.delta_net.RecurrentInputs` of so many tokens, [I, ...]."""
+        """Return the shapes of what the recurrence takes of so many tokens: [I, C], [I, Hv] and [I, Hv]."""
         rows, sizes = self.buckets.padded_rows(tokens), self.recurrence
         return float32(rows, sizes.channels), *(float32(rows, sizes.value_heads),) * 2
 

@@ -90,7 +90,8 @@ class LayerwiseForward:
 
     def run(self, extensions: Sequence[Extension]) -> Computed:
         """Compute the extensions of a step, which continue one prefix. One that is stored is alone in its step."""
-        step = Step.of(extensions, self._buckets)
+        recurrence = self._decoder.config.recurrence
+        step = Step.of(extensions, self._buckets, 0 if recurrence is None else recurrence.inputs)
         read = tokens_read(extensions) if extensions[0].read > 1 else None
         return Computed(self._run(step, extensions[0]), len(step.tokens), read)
 

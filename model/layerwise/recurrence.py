@@ -7,25 +7,21 @@ from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jax import Array
 from jax.typing import ArrayLike
 from numpy.random import Generator
 
-from model.architecture.delta_net import RecurrentInputs
 from model.buckets import SHORTEST_LENGTH_BUCKET
 from model.checks import numpy_recurrence
 from model.checks.cases import DISTINCT_ROWS, evenly_spaced, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
 from model.checks.numpy_decoder import logistic
-from model.checks.numpy_recurrence import ReferenceInputs, ReferenceState
+from model.checks.numpy_recurrence import ReferenceInputs
 from model.delta_rule import delta_rule
 from model.forward import Extension
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.steps import Step
 from model.programs.kind import Source, int32
-
-Rows = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +32,23 @@ class RecurrentInputsKey:
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""
-        return Source(partial(recurrent_inputs, decoder), (*decoder.recurrent_layers[0], decoder.hidden(self.tokens)))
+        windows = int32(self.tokens, decoder.recurrence.inputs)
+        given = decoder.hidden(self.tokens), decoder.state()[0], windows, int32()
+        return Source(partial(recurrent_inputs, decoder), (*decoder.recurrent_layers[0], *given))
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
-        """See :class:`model.programs.kind.ProgramKey`."""
-        turns = in_turn(self.tokens)
+        """Tokens with windows of any tokens, those that the prefix keeps among them."""
+        layer, sizes, turns = decoder.recurrent_layer(0), decoder.recurrence, in_turn(self.tokens)
         hidden = normal(random, DISTINCT_ROWS, decoder.config.width)
-        expected = numpy_recurrence.inputs(decoder.recurrent_layer(0), hidden)
-        return (*decoder.recurrent_layers[0], hidden[turns]), tuple(ExpectedOutput(part[turns]) for part in expected)
+        before = normal(random, *decoder.state()[0].shape)
+        given = numpy_recurrence.inputs(layer, hidden)
+        seen = np.concatenate([before, given.mixed[turns]])
+        windows = random.integers(0, len(seen), (self.tokens, sizes.inputs), np.int32)
+        last = self.tokens // 2
+        convolved = numpy_recurrence.convolved(layer, seen[windows])
+        expected = convolved, given.decay[turns], given.rate[turns], seen[windows[last, 1:]][None]
+        arguments: tuple[ArrayLike, ...] = (*decoder.recurrent_layers[0], hidden[turns], before)
+        return (*arguments, windows, np.int32(last)), tuple(map(ExpectedOutput, expected))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +57,29 @@ class RecurrenceKey:
 
     length: int  # tokens that each item is padded to
     rows: int  # items
-    keeps: bool = False  # whether what is kept behind the first item is wanted as well
+    keeps: bool = False  # whether the state behind the first item is wanted as well
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""
         step = decoder.buckets.step_tokens
-        given = *decoder.recurrent_inputs(step), decoder.recurred(step)
         indices = int32(self.rows, self.length), int32(self.rows), int32(step)
-        function = partial(recur, decoder, keeps=self.keeps)
-        return Source(function, (*decoder.recurrent_layers[0], *given, *decoder.state(), *indices))
+        given = *decoder.recurrent_inputs(step), decoder.recurred(step), decoder.state()[1]
+        return Source(partial(recur, decoder, keeps=self.keeps), (*decoder.recurrent_layers[0], *given, *indices))
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
         """Items of all lengths of a bucket, tightly packed, behind a state that is not empty.
 
         Some tokens belong to another bucket: their output must not change.
         """
-        layer, buckets, size = decoder.recurrent_layer(0), decoder.buckets, decoder.buckets.step_tokens
-        lengths = (
-            random.integers(self.length // 2 if self.length > SHORTEST_LENGTH_BUCKET else 0, self.length, size) + 1
-        )
+        size = decoder.buckets.step_tokens
+        shorter = self.length // 2 if self.length > SHORTEST_LENGTH_BUCKET else 0
+        lengths = random.integers(shorter, self.length, size) + 1
         lengths[0] = self.length - 3 if self.keeps else self.length
         lengths = lengths[: min(self.rows, int((np.cumsum(lengths) <= size).sum()))]
-        step = Step.of([Extension(np.zeros(length, np.int32), 0) for length in lengths], buckets)
+        step = Step.of([Extension(np.zeros(length, np.int32), 0) for length in lengths], decoder.buckets)
         (batch,) = step.self_attention
-        # The rows of a step's padding are looked at, too, but not checked.
-        given = random_inputs(random, decoder, size)
-        state = random_state(random, decoder)
+        layer, given = decoder.recurrent_layer(0), _random_inputs(random, decoder, size)
+        state = 0.3 * normal(random, *decoder.state()[1].shape)
         before = normal(random, *decoder.recurred(size).shape)
         slots = batch.slots.copy()
         slots[3::7] = -1
@@ -85,14 +87,15 @@ class RecurrenceKey:
         begins = np.cumsum(lengths) - lengths
         for number, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
             own = slice(begin, begin + length)
-            out, behind = numpy_recurrence.recur(layer, ReferenceInputs(*(part[own] for part in given)), state)
+            of_item = ReferenceInputs(*(part[own] for part in given))
+            out, behind = numpy_recurrence.recur(numpy_recurrence.heads(layer, of_item), state)
             expected[own] = np.where((slots[own] >= 0)[:, None, None], out, before[own])
             after = behind if number == 0 else after
         checked = evenly_spaced(size)
-        kept = tuple(ExpectedOutput(part[None]) for part in after) if self.keeps else ()
+        kept = (ExpectedOutput(after[None]),) if self.keeps else ()
         indices = batch.places[: self.rows], batch.lengths[: self.rows], slots
-        arguments: tuple[ArrayLike, ...] = (*decoder.recurrent_layers[0], *given, before, *state, *indices)
-        return arguments, (ExpectedOutput(expected[checked], checked), *kept)
+        arguments: tuple[ArrayLike, ...] = (*decoder.recurrent_layers[0], *given, before, state)
+        return (*arguments, *indices), (ExpectedOutput(expected[checked], checked), *kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,32 +122,35 @@ class RecurrentOutputKey:
 
 
 def recurrent_inputs(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array, ...]:
-    """(*layer, hidden) -> inputs of the convolution [I, C], decay [I, Hv], rate [I, Hv]."""
-    *weights, hidden = arguments
-    return decoder.padded(*decoder.recurrent_layer_of(weights).inputs(hidden))
+    """(*layer, hidden, kept inputs, windows [T, inputs], last []) -> convolved [I, C], decay [I, Hv], rate [I, Hv].
+
+    windows: see :attr:`model.layerwise.steps.Step.windows`. The last inputs of the convolution up to the token ``last``
+    come behind them, [1, inputs - 1, C].
+    """
+    *weights, hidden, before, windows, last = arguments
+    layer = decoder.recurrent_layer_of(weights)
+    mixed, decay, rate = layer.inputs(hidden)
+    seen = jnp.concatenate([before, mixed])
+    convolved = layer.linear_attn.convolved([seen[places] for places in windows.T])
+    return *decoder.padded(convolved, decay, rate), seen[windows[last, 1:]][None]
 
 
 def recur(decoder: LayerwiseDecoder, *arguments: Array, keeps: bool) -> tuple[Array, ...]:
-    """(*layer, inputs, decay, rate, out, *state, places [R, L], lengths [R], slots [I]) -> out [I, Hv, Dv], *kept.
+    """(*layer, convolved, decay, rate, out, state, places [R, L], lengths [R], slots [I]) -> out [I, Hv, Dv].
 
     The tokens of these items get what they read in ``out``; tokens of other length buckets keep theirs. places and
-    slots: see :class:`model.layerwise.steps.SelfAttentionBatch`. keeps: what is kept behind the first item follows.
+    slots: see :class:`model.layerwise.steps.SelfAttentionBatch`. keeps: the state behind the first item follows,
+    [1, Hv, Dk, Dv].
     """
-    *weights, mixed, decay, rate, out, before, memory, places, lengths, slots = arguments
-    mixer = decoder.recurrent_layer_of(weights).linear_attn
+    *weights, convolved, decay, rate, out, state, places, lengths, slots = arguments
     present = jnp.arange(places.shape[1]) < lengths[:, None]
     # A token of padding does not change the state.
     gates = (jnp.where(present[..., None], part[places], 0.0) for part in (decay, rate))
-    given = RecurrentInputs(mixed[places], *gates)
-    heads = mixer.heads(given, jnp.broadcast_to(before, (len(places), *before.shape)))
-    read, after = delta_rule(heads, memory)
+    heads = decoder.recurrent_layer_of(weights).linear_attn.heads(convolved[places], *gates)
+    read, after = delta_rule(heads, state)
     own = read.reshape(-1, *read.shape[2:])[jnp.maximum(slots, 0)]
     found = jnp.where((slots >= 0)[:, None, None], own, out)
-    if not keeps:
-        return (found,)
-    last = jnp.concatenate([before, given.mixed[0]])
-    kept = last[lengths[0] + jnp.arange(len(before))]
-    return found, kept[None], after[:1]
+    return (found, after[:1]) if keeps else (found,)
 
 
 def recurrent_output(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array]:
@@ -153,14 +159,8 @@ def recurrent_output(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Arra
     return (decoder.recurrent_layer_of(weights).output_mlp(hidden, out[: len(hidden)]),)
 
 
-def random_inputs(random: Generator, decoder: LayerwiseDecoder, tokens: int) -> tuple[Rows, Rows, Rows]:
-    """Return what the recurrence takes of so many tokens: see :class:`ReferenceInputs`."""
-    mixed, decay, rate = (normal(random, tokens, *part.shape[1:]) for part in decoder.recurrent_inputs(tokens))
+def _random_inputs(random: Generator, decoder: LayerwiseDecoder, tokens: int) -> ReferenceInputs:
+    """Return what the recurrence may take of so many tokens, behind the convolution."""
+    convolved, decay, rate = (normal(random, *part.shape) for part in decoder.recurrent_inputs(tokens))
     # Some tokens are forgotten at once, and others after hundreds of tokens.
-    return mixed, -np.exp(2 * decay - 2), logistic(2 * rate)
-
-
-def random_state(random: Generator, decoder: LayerwiseDecoder) -> ReferenceState:
-    """Return what a layer may keep of a sequence."""
-    inputs, memory = decoder.state()
-    return ReferenceState(normal(random, *inputs.shape), 0.3 * normal(random, *memory.shape))
+    return ReferenceInputs(convolved, -np.exp(2 * decay - 2), logistic(2 * rate))

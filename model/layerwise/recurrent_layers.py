@@ -26,6 +26,8 @@ class RecurrentStep:
     size: int  # tokens that it computes
     origin: Array  # int32 []: the block behind which its items begin; -1: they begin behind nothing
     kept: Array | None  # int32 []: the block behind which its state is kept
+    windows: Array  # see :attr:`model.layerwise.steps.Step.windows`
+    last: Array  # int32 []: the last token of the first item
     batches: Sequence[tuple[RecurrenceKey, tuple[Array, ...]]]  # by length bucket: the program, and its indices
 
 
@@ -46,29 +48,32 @@ class RecurrentLayers:
     def of_step(self, step: Step, first: Extension) -> RecurrentStep:
         """Prepare a step, whose extensions all begin where its first one does. One that is stored is alone."""
         keeps = len(first.stored) > 0
-        origin = first.table[(first.start - 1) // self._block_tokens] if first.start else -1
+        block = first.table[(first.start - 1) // self._block_tokens] if first.start else -1
         batches = [
             (RecurrenceKey(batch.bucket.length, 1 if keeps else batch.bucket.rows, keeps), batch)
             for batch in step.self_attention
         ]
         host = (
-            np.int32(origin),
+            np.int32(block),
             np.int32(first.stored[-1]) if keeps else None,
+            step.windows,
+            np.int32(len(first.tokens) - 1),
             [(batch.places[: key.rows], batch.lengths[: key.rows], batch.slots) for key, batch in batches],
         )
-        placed, kept, indices = jax.device_put(host)
-        return RecurrentStep(
-            len(step.tokens), placed, kept, [(key, own) for (key, _), own in zip(batches, indices, strict=True)]
-        )
+        origin, kept, windows, last, indices = jax.device_put(host)
+        keyed = [(key, own) for (key, _), own in zip(batches, indices, strict=True)]
+        return RecurrentStep(len(step.tokens), origin, kept, windows, last, keyed)
 
     def through(self, number: int, hidden: Array, step: RecurrentStep) -> Array:
         """Return the hidden states behind one of the layers, float32 [T, width]; number: among recurrent layers."""
         run, layer = self._run, self._layers[number]
-        given = run[RecurrentInputsKey(step.size)](*layer, hidden)
-        before, out = run[TakeStateKey(self._blocks)](*self._pool[number], step.origin), self._nothing
+        inputs, state = run[TakeStateKey(self._blocks)](*self._pool[number], step.origin)
+        *given, last_inputs = run[RecurrentInputsKey(step.size)](*layer, hidden, inputs, step.windows, step.last)
+        out = self._nothing
         for key, indices in step.batches:
-            out, *after = run[key](*layer, *given, out, *before, *indices)
+            out, *after = run[key](*layer, *given, out, state, *indices)
             if step.kept is not None:
-                self._pool[number] = run[KeepStateKey(self._blocks)](*self._pool[number], *after, step.kept)
+                keep = run[KeepStateKey(self._blocks)]
+                self._pool[number] = keep(*self._pool[number], last_inputs, *after, step.kept)
         (hidden,) = run[RecurrentOutputKey(step.size)](*layer, hidden, out)
         return hidden

@@ -42,10 +42,13 @@ class Step:
     logit_positions: TokenIds  # [n]: the last token of each extension
     self_attention: tuple[SelfAttentionBatch, ...]
     """One for each length bucket in the step; with tails, as many as their rows take."""
+    windows: TokenIds | None = None
+    """Of models with recurrent layers, the inputs of the convolution of each token, [T, inputs]: its own last, and
+    those before it in order. The first inputs - 1 numbers are those that the prefix keeps, and then come the tokens."""
 
     @classmethod
-    def of(cls, extensions: Sequence[Extension], buckets: Buckets) -> Step:
-        """Lay out extensions that fit into a step."""
+    def of(cls, extensions: Sequence[Extension], buckets: Buckets, inputs: int = 0) -> Step:
+        """Lay out extensions that fit into a step. inputs: of recurrent layers' convolution; 0: there are none."""
         lengths = np.array([len(extension.tokens) for extension in extensions], np.int64)
         stops = np.cumsum(lengths)
         prefix_ends = np.repeat(np.array([extension.start for extension in extensions], np.int32), lengths)
@@ -57,6 +60,7 @@ class Step:
             _padded(prefix_ends, size),
             _padded(stops - 1, buckets.logit_rows),
             tuple(_batches(rows, buckets)),
+            _padded(_windows(rows, inputs), size) if inputs else None,
         )
 
     @property
@@ -105,6 +109,14 @@ def _batches(rows: AttentionRows, buckets: Buckets) -> Iterator[SelfAttentionBat
                 _padded(together, bucket.rows, fill=buckets.step_tokens),
                 _padded(slots, buckets.step_tokens, fill=-1),
             )
+
+
+def _windows(rows: AttentionRows, inputs: int) -> TokenIds:
+    """Return the windows of a step's tokens, without padding: see :attr:`Step.windows`."""
+    of_row = np.repeat(np.arange(len(rows.own)), rows.own)
+    offsets = rows.offsets()[:, None] + np.arange(1 - inputs, 1)
+    of_tokens = AttentionRows(*(part[of_row] for part in (rows.begins, rows.shared, rows.own_begins, rows.own)))
+    return (inputs - 1 + np.where(offsets < 0, offsets, of_tokens.places(offsets))).astype(np.int32)
 
 
 def _padded(values: npt.NDArray[np.integer[Any]], size: int, fill: int = 0) -> TokenIds:

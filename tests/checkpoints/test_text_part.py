@@ -10,6 +10,7 @@ from checkpoints.text_part import text_config, text_tensors
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.rope import LinearScaling, Rope
+from tools.tpu.shapes import QWEN35_08B as QWEN35_SHAPE
 
 GEMMA_3_12B: dict[str, Any] = {
     "architectures": ["Gemma3ForConditionalGeneration"],
@@ -28,6 +29,89 @@ GEMMA_3_12B: dict[str, Any] = {
     "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
 }
 """The published fields, which leave out what is HuggingFace's default."""
+
+QWEN35_08B: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "image_token_id": 248056,
+    "model_type": "qwen3_5",
+    "text_config": {
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attn_output_gate": True,
+        "dtype": "bfloat16",
+        "eos_token_id": 248044,
+        "full_attention_interval": 4,
+        "head_dim": 256,
+        "hidden_act": "silu",
+        "hidden_size": 1024,
+        "initializer_range": 0.02,
+        "intermediate_size": 3584,
+        "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"] * 6,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 16,
+        "linear_value_head_dim": 128,
+        "mamba_ssm_dtype": "float32",
+        "max_position_embeddings": 262144,
+        "mlp_only_layers": [],
+        "model_type": "qwen3_5_text",
+        "mtp_num_hidden_layers": 1,
+        "mtp_use_dedicated_embeddings": False,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {
+            "mrope_interleaved": True,
+            "mrope_section": [11, 11, 10],
+            "partial_rotary_factor": 0.25,
+            "rope_theta": 10000000,
+            "rope_type": "default",
+        },
+        "tie_word_embeddings": True,
+        "use_cache": True,
+        "vocab_size": 248320,
+    },
+    "tie_word_embeddings": True,
+    "vision_config": {"depth": 12, "hidden_size": 768, "model_type": "qwen3_5"},
+}
+"""The published fields of the text part."""
+
+
+def test_qwen35_is_read_as_its_text_part() -> None:
+    assert DecoderConfig.from_huggingface(text_config(QWEN35_08B)) == QWEN35_SHAPE
+    assert QWEN35_SHAPE.parameters / 1e9 == pytest.approx(0.752, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"layer_types": ["full_attention"] * 24}, "layer_types must have linear_attention"),
+        ({"layer_types": ["full_attention"] * 23 + ["linear_attention"]}, "end with full_attention"),
+        ({"layer_types": ["linear_attention", "sliding_attention"] * 12}, "layer_types .* is not implemented"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types has 2 entries for 24 layers"),
+        ({"linear_num_value_heads": 24}, "linear_num_value_heads 24 is no multiple of linear_num_key_heads 16"),
+        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim must be an integer from 1 up"),
+        ({"attn_output_gate": False}, "attn_output_gate False is not implemented"),
+        ({"output_gate_type": "sigmoid"}, "output_gate_type 'sigmoid' is not implemented"),
+        ({"attention_bias": True}, "attention_bias True is not implemented"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_parameters.rope_type 'yarn'"),
+        ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "partial_rotary_factor 1.5 is more than the whole"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is not implemented for qwen3_5_text"),
+    ],
+)
+def test_what_qwen35_does_not_have_is_refused_by_the_name_of_a_field(changes: dict[str, Any], named: str) -> None:
+    fields = QWEN35_08B | {"text_config": QWEN35_08B["text_config"] | changes}
+    if "quantization_config" in changes:
+        fields = QWEN35_08B | changes
+    with pytest.raises(UnsupportedModelError, match=named):
+        DecoderConfig.from_huggingface(text_config(fields))
+
+
+def test_each_so_many_eth_layer_has_attention_where_no_kinds_are_named() -> None:
+    text = {name: value for name, value in QWEN35_08B["text_config"].items() if name != "layer_types"}
+    assert DecoderConfig.from_huggingface(text_config(QWEN35_08B | {"text_config": text})) == QWEN35_SHAPE
 
 
 def test_the_fields_of_the_text_part_are_read_with_the_defaults_of_huggingface() -> None:

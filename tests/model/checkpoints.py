@@ -109,14 +109,14 @@ VARIANTS = {
         tied=True,
         head_dim=32,
         rope=Rope(10_000_000.0, turned=0.25),
-        recurrence=Recurrence((True, True, True, False), 2, 4, 16, 8, 4),
+        recurrence=Recurrence((True, True, True, False), 2, 4, 32, 16, 4),
     ),
     "qwen35 in turn": replace(
         _SMALL,
         family="qwen3_5_text",
         layers=4,
         rope=Rope(10_000.0, turned=0.5),
-        recurrence=Recurrence((True, False, True, False), 2, 2, 8, 16, 3),
+        recurrence=Recurrence((True, False, True, False), 2, 2, 24, 32, 3),
     ),
     "mistral wide heads": replace(_SMALL, family="mistral", head_dim=32, kv_heads=1, rope=Rope(1_000_000.0)),
 }

@@ -16,9 +16,8 @@ from tests.model import engines
 from tests.model.checkpoints import EVERY
 from tests.model.geometries import STEP, VOCABULARY, Group, Item
 
-CONFIG = EVERY["untied"]
-BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * STEP * 4
-ROOMY = 2**20 // BLOCK_BYTES
+ROOMY = 85
+"""Blocks of a pool that has room for everything."""
 CROWDED = 640
 """A context that leaves no room for two long sequences in a small pool, in tokens."""
 LENGTHS = (5, 20, 60, 0, 33, 130)
@@ -27,15 +26,17 @@ LENGTHS = (5, 20, 60, 0, 33, 130)
 Load = Callable[..., Engine]
 
 
-@pytest.fixture(scope="module")
-def load(checkpoint: Callable[[str], Path]) -> Load:
+@pytest.fixture(scope="module", params=["untied", pytest.param("qwen35", marks=pytest.mark.slow)])
+def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Load:
+    model: str = request.param
+
     def loaded(blocks: int = ROOMY, *, cache: bool = True) -> Engine:
         return engines.load(
-            checkpoint("untied"),
+            checkpoint(model),
             "float32",
             context=None if blocks == ROOMY else CROWDED,
             step_tokens=STEP,
-            prefix_cache_bytes=blocks * BLOCK_BYTES,
+            prefix_cache_bytes=blocks * engines.block_bytes(EVERY[model], STEP),
             enable_scoring_cache=cache,
         )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from model.architecture.config import DecoderConfig
+from model.architecture.recurrence import Recurrence
 from model.architecture.rope import Llama3Scaling, Rope
 
 QWEN3_06B = DecoderConfig(
@@ -58,4 +61,37 @@ LLAMA_32_1B = DecoderConfig(
     tied=True,
     family="llama",
 )
-NAMED_SHAPES = {"qwen3-0.6b": QWEN3_06B, "qwen3-8b": QWEN3_8B, "qwen3-32b": QWEN3_32B, "llama-3.2-1b": LLAMA_32_1B}
+QWEN35_08B = DecoderConfig(
+    vocabulary=248_320,
+    width=1_024,
+    layers=24,
+    query_heads=8,
+    kv_heads=2,
+    head_dim=256,
+    mlp_width=3_584,
+    context=262_144,
+    rope=Rope(1e7, turned=0.25),
+    norm_epsilon=1e-6,
+    tied=True,
+    family="qwen3_5_text",
+    recurrence=Recurrence((True, True, True, False) * 6, value_heads=16),
+)
+QWEN35_4B = replace(
+    QWEN35_08B,
+    width=2_560,
+    layers=32,
+    query_heads=16,
+    kv_heads=4,
+    mlp_width=9_216,
+    recurrence=Recurrence((True, True, True, False) * 8),
+)
+QWEN35_9B = replace(QWEN35_4B, width=4_096, mlp_width=12_288, tied=False)
+NAMED_SHAPES = {
+    "qwen3-0.6b": QWEN3_06B,
+    "qwen3-8b": QWEN3_8B,
+    "qwen3-32b": QWEN3_32B,
+    "llama-3.2-1b": LLAMA_32_1B,
+    "qwen3.5-0.8b": QWEN35_08B,
+    "qwen3.5-4b": QWEN35_4B,
+    "qwen3.5-9b": QWEN35_9B,
+}

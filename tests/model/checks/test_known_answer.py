@@ -16,9 +16,9 @@ from model.architecture import weights
 from model.attention.contract import causal
 from model.buckets import Buckets, LengthBucket
 from model.checks import numpy_decoder
-from model.checks.numpy_states import final_states
 from model.checks.known_answer import KnownAnswerError, ModelChecks
 from model.checks.known_prompts import known_prompt
+from model.checks.numpy_states import final_states
 from model.engine import Engine
 from model.executable_table import ExecutableTable
 from model.forward import Extension

@@ -12,9 +12,10 @@ from structlog.testing import capture_logs
 
 from model.engine import Engine
 from tests.model import engines
+from tests.model.checkpoints import EVERY
 from tests.model.continuations.cases import Case, Label, Way, bits, by
 from tests.model.geometries import STEP, VOCABULARY, Item
-from tests.model.test_preemption import BLOCK_BYTES, CROWDED, ROOMY
+from tests.model.test_preemption import CROWDED, ROOMY
 
 ITEMS = (5, 70, 0, 130)
 """Tokens of items: some become branches, whose labels are behind them."""
@@ -24,14 +25,14 @@ LABELS = (1, 4, STEP + 6)
 Load = Callable[..., Engine]
 
 
-@pytest.fixture(scope="module")
-def load(checkpoint: Callable[[str], Path]) -> Load:
+@pytest.fixture(scope="module", params=["untied", pytest.param("qwen35", marks=pytest.mark.slow)])
+def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Load:
+    model: str = request.param
+
     def loaded(blocks: int = ROOMY) -> Engine:
         context = None if blocks == ROOMY else CROWDED
-        memory = blocks * BLOCK_BYTES
-        return engines.load(
-            checkpoint("untied"), "float32", context=context, step_tokens=STEP, prefix_cache_bytes=memory
-        )
+        memory = blocks * engines.block_bytes(EVERY[model], STEP)
+        return engines.load(checkpoint(model), "float32", context=context, step_tokens=STEP, prefix_cache_bytes=memory)
 
     return loaded
 

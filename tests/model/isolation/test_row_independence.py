@@ -34,7 +34,7 @@ def dtype(request: pytest.FixtureRequest) -> DType:
 
 @pytest.fixture(
     scope="module",
-    params=["demonstration", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide", "gemma3"))],
+    params=["demonstration", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide", "gemma3", "qwen35"))],
 )
 def engine(
     request: pytest.FixtureRequest,

@@ -20,8 +20,6 @@ from tests.model.checkpoints import EVERY
 from tests.model.geometries import STEP, VOCABULARY, Group, Item
 from tests.model.whole_steps.conftest import WHOLE_STEPS
 
-CONFIG = EVERY["untied"]
-BLOCK_BYTES = 2 * CONFIG.layers * CONFIG.kv_heads * CONFIG.head_dim * STEP * 4
 CROWDED_BLOCKS = 8
 COMMON, OWN = 300, 100
 """Tokens that the queries have in common, and of each alone."""
@@ -33,14 +31,25 @@ QUERIES = 30
 Load = Callable[..., Engine]
 
 
-@pytest.fixture(scope="module", params=[None, WHOLE_STEPS], ids=["steps of a CPU", "whole steps"])
-def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Load:
-    platform: Platform | None = request.param
+@pytest.fixture(
+    scope="module",
+    params=[("untied", None), ("untied", WHOLE_STEPS), ("qwen35", None)],
+    ids=["steps of a CPU", "whole steps", "recurrent layers"],
+)
+def served(request: pytest.FixtureRequest) -> tuple[str, Platform | None]:
+    """The name of a model, and the platform."""
+    found: tuple[str, Platform | None] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def load(served: tuple[str, Platform | None], checkpoint: Callable[[str], Path]) -> Load:
+    model, platform = served
 
     def loaded(*, cache: bool = True, **settings: int) -> Engine:
         steps = STEP if platform is None else 2 * STEP
         asked: dict[str, Any] = {"enable_scoring_cache": cache, "step_tokens": steps, **settings}
-        return engines.load(checkpoint("untied"), "float32", "prefill_extend", platform, **asked)
+        return engines.load(checkpoint(model), "float32", "prefill_extend", platform, **asked)
 
     return loaded
 
@@ -130,9 +139,10 @@ def both(load: Load) -> tuple[Engine, Engine]:
 
 
 @pytest.fixture(scope="module")
-def crowded(load: Load) -> Engine:
+def crowded(served: tuple[str, Platform | None], load: Load) -> Engine:
     """An engine whose pool has as many blocks as one sequence of the greatest length takes."""
-    return load(context=CROWDED_BLOCKS * STEP, prefix_cache_bytes=CROWDED_BLOCKS * BLOCK_BYTES)
+    block_bytes = engines.block_bytes(EVERY[served[0]], STEP)
+    return load(context=CROWDED_BLOCKS * STEP, prefix_cache_bytes=CROWDED_BLOCKS * block_bytes)
 
 
 @settings(deadline=None, max_examples=15)
@@ -150,7 +160,8 @@ def test_related_queries_score_as_alone_and_their_usage_is_what_was_computed(
     for number, logits in enumerate(alone(plain, groups)):
         np.testing.assert_array_equal(found[number].scores.logits, logits)
     for group in groups:
-        engine.prefix_cache.drop("key", np.array(group.prefix, np.int32))
+        for end in (len(group.prefix) - 1, len(group.prefix)):  # with recurrent layers, a query of its own each
+            engine.prefix_cache.drop("key", np.array(group.prefix[:end], np.int32))
     assert not engine.prefix_cache.blocks.used
     prompts = sum(len(group.prefix) - item.short_by + len(item.tokens) for group in groups for item in group.items)
     assert prompts - sum(chunk.cached_tokens for chunk in found.values()) <= tokens
@@ -179,7 +190,11 @@ def test_related_queries_that_preempt_one_another_in_a_small_pool_score_as_alone
 def test_the_beginning_stays_longer_than_what_is_behind_it(checkpoint: Callable[[str], Path]) -> None:
     """A pool of three steps: the beginning, and what two queries have behind it. Others evict that first."""
     engine = engines.load(
-        checkpoint("untied"), "float32", "prefill_extend", step_tokens=STEP, prefix_cache_bytes=3 * BLOCK_BYTES
+        checkpoint("untied"),
+        "float32",
+        "prefill_extend",
+        step_tokens=STEP,
+        prefix_cache_bytes=3 * engines.block_bytes(EVERY["untied"], STEP),
     )
     computed_of_each = []
     for beginning, seed in ((0, 1), (0, 2), (0, 3), (0, 2), (0, 1), (9, 4), (0, 5)):

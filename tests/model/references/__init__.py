@@ -53,6 +53,7 @@ FAMILIES = (
     "olmo3",
     "phi3",
     "gemma3",
+    "qwen35",
 )
 """A checkpoint of each family, whose labels of several tokens are compared."""
 

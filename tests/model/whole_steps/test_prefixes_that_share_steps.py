@@ -18,6 +18,7 @@ from model.engine import Engine
 from model.prefixes.cache import PrefixCache
 from model.prefixes.prefix import Prefix
 from tests.model import engines
+from tests.model.checkpoints import EVERY
 from tests.model.continuations.cases import Way, bits, by
 from tests.model.continuations.test_preempted_labels import (  # the tests and their fixture
     alone,
@@ -27,7 +28,7 @@ from tests.model.continuations.test_preempted_labels import (  # the tests and t
     test_labels_that_are_preempted_at_every_step_release_all_blocks,
 )
 from tests.model.geometries import VOCABULARY
-from tests.model.test_preemption import BLOCK_BYTES, CROWDED, ROOMY, Load, group, logits
+from tests.model.test_preemption import CROWDED, ROOMY, Load, group, logits
 from tests.model.whole_steps.conftest import WHOLE_STEPS
 
 __all__ = [
@@ -49,7 +50,7 @@ def load(checkpoint: Callable[[str], Path]) -> Load:
             platform=WHOLE_STEPS,
             context=None if blocks == ROOMY else CROWDED,
             step_tokens=STEP,
-            prefix_cache_bytes=blocks * BLOCK_BYTES,
+            prefix_cache_bytes=blocks * engines.block_bytes(EVERY["untied"], STEP),
         )
 
     return loaded

@@ -1,0 +1,81 @@
+"""The delta rule by chunks is the plain recurrence, token by token."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from model.checks.numpy_recurrence import ReferenceHeads, recur
+from model.delta_rule import CHUNK, DeltaInputs, delta_rule
+
+KEY_HEADS, HEADS, KEY, VALUE = 2, 4, 16, 8
+
+
+def heads(tokens: int, seed: int, **others: Any) -> ReferenceHeads:
+    """What a recurrence takes of tokens: some heads forget at once, and others after hundreds of tokens."""
+    random = np.random.RandomState(seed)
+
+    def drawn(*shape: int) -> np.ndarray:
+        return random.standard_normal((tokens, *shape)).astype(np.float32)
+
+    def units(vectors: np.ndarray) -> np.ndarray:
+        found: np.ndarray = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+        return found
+
+    decay = -np.exp(np.linspace(-7, 1, HEADS, dtype=np.float32)) * np.abs(drawn(HEADS))
+    rate = 1 / (1 + np.exp(-2 * drawn(HEADS)))
+    found = ReferenceHeads(units(drawn(KEY_HEADS, KEY)), units(drawn(KEY_HEADS, KEY)), drawn(HEADS, VALUE), decay, rate)
+    return found._replace(**others)
+
+
+def state(seed: int) -> np.ndarray:
+    return np.random.RandomState(seed).standard_normal((HEADS, KEY, VALUE)).astype(np.float32)
+
+
+def by_chunks(given: ReferenceHeads, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What one sequence reads, and the state behind it."""
+    out, after = jax.jit(delta_rule)(DeltaInputs(*(jnp.asarray(part[None]) for part in given)), jnp.asarray(begin))
+    return np.asarray(out)[0], np.asarray(after)[0]
+
+
+@pytest.mark.parametrize("tokens", [8, 16, CHUNK, 2 * CHUNK, 4 * CHUNK])
+def test_chunks_compute_the_plain_recurrence(tokens: int) -> None:
+    given, begin = heads(tokens, seed=tokens), state(1)
+    out, after = by_chunks(given, begin)
+    expected, expected_after = recur(given, begin)
+    np.testing.assert_allclose(out, expected, atol=2e-5)
+    np.testing.assert_allclose(after, expected_after, atol=2e-5)
+
+
+def test_a_token_that_comes_again_and_again_does_not_spoil_the_numbers() -> None:
+    """All keys are the same and nothing is forgotten: powers of such a triangle would be as large as 1e17."""
+    same = np.repeat(heads(1, seed=3).keys, CHUNK, axis=0)
+    ones, nothing = np.ones((CHUNK, HEADS), np.float32), np.zeros((CHUNK, HEADS), np.float32)
+    given, begin = heads(CHUNK, seed=4, keys=same, queries=same, rate=ones, decay=nothing), state(5)
+    out, _ = by_chunks(given, begin)
+    # The state answers the key with the last value that was written.
+    np.testing.assert_allclose(out, given.values, atol=1e-4)
+
+
+def test_padding_leaves_the_state_as_it_is() -> None:
+    given, begin = heads(CHUNK, seed=6), state(7)
+    present = np.arange(CHUNK)[:, None] < 41
+    padded = given._replace(decay=np.where(present, given.decay, 0), rate=np.where(present, given.rate, 0))
+    out, after = by_chunks(padded, begin)
+    expected, expected_after = recur(ReferenceHeads(*(part[:41] for part in given)), begin)
+    np.testing.assert_allclose(out[:41], expected, atol=2e-5)
+    np.testing.assert_allclose(after, expected_after, atol=2e-5)
+
+
+def test_two_programs_at_once_come_to_an_end() -> None:
+    """As they do beside one another when programs are compiled and checked by several threads."""
+    batch = DeltaInputs(*(jnp.asarray(np.repeat(part[None], 16, axis=0)) for part in heads(CHUNK, seed=8)))
+    programs = [jax.jit(delta_rule).lower(batch, state(seed)).compile() for seed in (1, 2)]
+    with ThreadPoolExecutor(len(programs)) as threads:
+        running = [threads.submit(one, batch, state(1)) for one in programs * 20]
+        assert all(np.isfinite(np.asarray(future.result(timeout=60)[0])).all() for future in running)

@@ -1,0 +1,131 @@
+"""Models with recurrent layers: what a prefix keeps, what rows behind a part of it get, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.architecture.configuration_reader import UnsupportedModelError
+from model.chips.mesh import Chips
+from model.engine import Engine
+from model.platforms import Platform
+from model.prefixes.pool import PoolShape
+from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from tests.model import engines
+from tests.model.checkpoints import EVERY
+from tests.model.engines import chunk
+from tests.model.geometries import LABELS, STEP, Group, groups, several_groups
+from tests.model.references.gates import FLOAT32_LOGPROBS
+from tests.model.whole_steps.conftest import WHOLE_STEPS
+
+NAMES = ("qwen35", "qwen35 in turn")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def both(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> tuple[Engine, Engine]:
+    """An engine that scores serially, and one that shares prefixes."""
+    return (
+        engines.load(checkpoint(request.param), "float32", "serial", step_tokens=STEP),
+        engines.load(checkpoint(request.param), "float32", "prefill_extend", step_tokens=STEP),
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoint: Callable[[str], Path]) -> Engine:
+    return engines.load(checkpoint("qwen35"), "float32", "prefill_extend", step_tokens=STEP)
+
+
+def logprobs(engine: Engine, work: list[Group]) -> list[np.ndarray]:
+    found = engines.score(engine, [group.work(f"group {n}", n) for n, group in enumerate(work)])
+    return [engines.logprobs_of(found[n]) for n in range(len(work))]
+
+
+@settings(deadline=None, max_examples=10)
+@given(work=several_groups)
+def test_sharing_a_prefix_changes_scores_by_rounding_alone(both: tuple[Engine, Engine], work: list[Group]) -> None:
+    for one, other in zip(*(logprobs(engine, work) for engine in both), strict=True):
+        np.testing.assert_allclose(one, other, atol=FLOAT32_LOGPROBS)
+
+
+@settings(deadline=None, max_examples=10)
+@given(group=groups, data=st.data())
+def test_a_row_has_the_same_bits_whatever_part_of_the_prefix_other_rows_see(
+    engine: Engine, group: Group, data: st.DataObject
+) -> None:
+    (together,) = logprobs(engine, [group])
+    number = data.draw(st.integers(0, len(group.items) - 1))
+    (alone,) = logprobs(engine, [group.with_items([group.items[number]])])
+    assert np.array_equal(alone[0], together[number])
+    # Nor does it matter what stands in the prefix behind the part that it sees.
+    seen = max(1, len(group.prefix) - group.items[number].short_by)
+    shorter = replace(group, prefix=group.prefix[:seen], items=(replace(group.items[number], short_by=0),))
+    (of_shorter,) = logprobs(engine, [shorter])
+    assert np.array_equal(of_shorter[0], together[number])
+
+
+def test_a_long_query_is_computed_once_for_rows_that_see_parts_of_it(engine: Engine) -> None:
+    """Each part is computed from the last whole step on, which all of them share."""
+    tokens = np.arange(3 * STEP + 40, dtype=np.int32) % 90
+    ends = [len(tokens), len(tokens) - 1, len(tokens) - 1, 2 * STEP + 1]
+    rows = Rows.pack([tokens[:2]] * len(ends), ends)
+    with engines.counted(engine) as computed:
+        engines.score(engine, [GroupWork("parts", tokens, (ChunkWork(0, rows, LABELS, Head.LOGPROBS),))])
+    assert sum(computed) == len(tokens) + 39 + 1 + 2 * len(ends)
+
+
+def test_a_block_counts_with_the_state_behind_it() -> None:
+    config = EVERY["qwen35"]
+    assert config.recurrence is not None
+    # Three layers keep a state of 4 heads of 32 x 16, and three inputs of 2 x 2 x 32 + 4 x 16 channels, in float32.
+    assert config.recurrence.state_bytes == 4 * 3 * (4 * 32 * 16 + 3 * 192)
+    key_values = 2 * config.kv_heads * config.head_dim * STEP * 4
+    shape = PoolShape.of(config, 10 * STEP, 4, STEP, budget=3 * (key_values + config.recurrence.state_bytes))
+    assert (shape.blocks, shape.budget, shape.longest) == (10, 3, 10)
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 2, 63, 64, 65])
+def test_items_of_these_lengths_score_as_whole_sequences(tokens: int, both: tuple[Engine, Engine]) -> None:
+    random = np.random.RandomState(tokens)
+    prefix = random.randint(0, 90, 2 * STEP + 7).astype(np.int32)
+    item = random.randint(0, 90, tokens).astype(np.int32)
+    work = [GroupWork("one", prefix, (chunk(0, [item], len(prefix), LABELS),))]
+    serial, shared = (engines.logprobs_of(engines.score(engine, work)[0]) for engine in both)
+    np.testing.assert_allclose(serial, shared, atol=FLOAT32_LOGPROBS)
+
+
+def test_platforms_of_whole_steps_compute_these_models_layer_by_layer(
+    engine: Engine, checkpoint: Callable[[str], Path]
+) -> None:
+    elsewhere = engines.load(checkpoint("qwen35"), "float32", "prefill_extend", WHOLE_STEPS, step_tokens=STEP)
+    work = [GroupWork("one", np.arange(80, dtype=np.int32), (chunk(0, [np.array([3, 4], np.int32)], 80, LABELS),))]
+    found = [engines.logprobs_of(engines.score(one, work)[0]) for one in (engine, elsewhere)]
+    np.testing.assert_allclose(found[0], found[1], atol=FLOAT32_LOGPROBS)
+
+
+def test_packed_sequences_are_refused_by_the_name_of_the_setting(checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(UnsupportedModelError, match="SCORELINE_MULTI_ITEM_ALGORITHM=packed is not implemented"):
+        engines.load(checkpoint("qwen35"), "float32", "packed")
+
+
+def test_the_planner_never_packs_these_models(checkpoint: Callable[[str], Path]) -> None:
+    """Without batch invariance it compares all algorithms that are possible."""
+    engine = engines.load(checkpoint("qwen35"), "float32", "auto", batch_invariant=False)
+    policy = engine.planner.policy
+    assert not policy.may_use_segments
+    assert not policy.may_use_dense_mask
+    items = [np.array([number, 5], np.int32) for number in range(20)]
+    prefix = np.arange(60, dtype=np.int32)
+    (scored,) = engine.score([GroupWork("one", prefix, (chunk(0, items, 60, LABELS),))], lambda: None)
+    assert set(scored.algorithms) <= {"serial", "prefill_extend"}
+
+
+def test_several_devices_are_refused_by_name(checkpoint: Callable[[str], Path]) -> None:
+    platform: Platform = replace(engines.PLATFORM, chips=Chips.__new__(Chips))
+    with pytest.raises(UnsupportedModelError, match="recurrent layers are not implemented on several devices"):
+        engines.load(checkpoint("qwen35"), "float32", platform=platform)
