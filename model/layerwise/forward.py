@@ -73,7 +73,8 @@ class LayerwiseForward:
 
     def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
-        return rest(self._buckets, self._blocks, packed=packed, dense=dense, has_states=self.has_states)
+        kinds = {"has_states": self.has_states, "has_classes": bool(self._decoder.config.classes)}
+        return rest(self._buckets, self._blocks, packed=packed, dense=dense, **kinds)
 
     @property
     def has_states(self) -> bool:

@@ -37,16 +37,19 @@ def core(buckets: Buckets, blocks: int, *, has_states: bool = False) -> tuple[Ke
     return tuple(dict.fromkeys((*steps, *last_layer, StoreKey(blocks), *first_heads(), *self_attention, *recurrence)))
 
 
-def rest(buckets: Buckets, blocks: int, *, packed: bool, dense: bool, has_states: bool = False) -> tuple[Key, ...]:
+def rest(
+    buckets: Buckets, blocks: int, *, packed: bool, dense: bool, has_states: bool = False, has_classes: bool = False
+) -> tuple[Key, ...]:
     """Return what is compiled beside the first work: other step sizes, many labels, and packed sequences.
 
-    packed, dense: whether packed sequences may be computed without a mask and with one.
+    packed, dense: whether packed sequences may be computed without a mask and with one. has_classes: of the head.
     """
     steps = (key for size in buckets.step_sizes for key in _of_step(buckets, size, blocks, has_states))
     masks = [mask for mask, wanted in ((False, packed), (True, dense)) if wanted]
     sequences = (key for mask in masks for size in buckets.packed_sizes for key in _of_packed(size, mask))
     known = set(core(buckets, blocks, has_states=has_states))
-    return tuple(key for key in dict.fromkeys((*steps, *rest_of_heads(), *sequences)) if key not in known)
+    heads = rest_of_heads(has_classes=has_classes)
+    return tuple(key for key in dict.fromkeys((*steps, *heads, *sequences)) if key not in known)
 
 
 def _of_step(buckets: Buckets, size: int, blocks: int, has_states: bool) -> Iterator[Key]:

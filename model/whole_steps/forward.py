@@ -59,7 +59,8 @@ class WholeStepForward:
         """See :class:`model.forward.Forward`."""
         masks = [mask for mask, wanted in ((False, packed), (True, dense)) if wanted]
         sizes = self._buckets.packed_sizes
-        return *rest_of_heads(), *(PackedKey(size, packed_logit_rows(size), mask) for mask in masks for size in sizes)
+        heads = rest_of_heads(has_classes=bool(self._decoder.config.classes))
+        return *heads, *(PackedKey(size, packed_logit_rows(size), mask) for mask in masks for size in sizes)
 
     def compile(self, key: Hashable) -> None:
         """See :class:`model.forward.Forward`."""
