@@ -22,6 +22,7 @@ class Activation(StrEnum):
     SOFTMAX = "softmax"  # by a softmax over all classes
     SIGMOID = "sigmoid"  # each output by itself, through a sigmoid
     IDENTITY = "identity"  # not at all: an output is a score, such as a reward
+    DECISIONS = "decisions"  # by a softmax over the labels of a question: the head is made for decisions
 
     @property
     def is_softmax(self) -> bool:

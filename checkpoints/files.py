@@ -12,7 +12,8 @@ import structlog
 
 from checkpoints.card import ModelCard
 from checkpoints.classification import Classes
-from checkpoints.text_part import text_config
+from checkpoints.decision_head import FILES, DecisionHead
+from checkpoints.text_part import SAVED, text_config
 
 log = structlog.stdlib.get_logger("scoring")
 
@@ -51,7 +52,8 @@ def read_model_card(
             f"context_length {longest} is more than the {context} tokens of the checkpoint in {directory}: "
             "SCORELINE_CONTEXT_LENGTH may only lower it"
         )
-    classes = read_classes(config)
+    head = read_decision_head(directory)
+    classes = read_classes(config) if head is None else head.classes
     return ModelCard(
         name=name if name is not None else directory.resolve().name,
         context_length=longest if longest is not None else context,
@@ -68,6 +70,17 @@ def read_classes(config: Mapping[str, Any]) -> Classes | None:
         return Classes.of(config)
     except ValueError as error:
         raise CheckpointError(f"config.json: {error}") from None
+
+
+def read_decision_head(directory: Path) -> DecisionHead | None:
+    """Return the decision head that the files of a checkpoint describe, if any. Raises :class:`CheckpointError`."""
+    config, paths = directory / "config.json", [path for path in map(directory.joinpath, FILES) if path.is_file()]
+    try:
+        if config.is_file() and (fields := read_object(config)).get("model_type") == SAVED:
+            return DecisionHead.saved(fields, read_object(directory / "decision.json"))
+        return DecisionHead.of({path.stem: read_object(path) for path in paths})
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def _with_classes(tokenizer: Vocabulary, classes: Classes) -> str:

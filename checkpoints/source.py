@@ -18,7 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from checkpoints.files import CheckpointError
+from checkpoints.decision_head import ADAPTER_FOLDER, FILES
+from checkpoints.files import CheckpointError, read_decision_head
 from checkpoints.hub_errors import explain, is_permanent
 from checkpoints.progress import ByteProgress
 
@@ -30,6 +31,7 @@ _DESCRIPTION = (
     "chat_template.jinja",
     "decision.json",
     "decision_template.jinja",
+    *FILES,
     "added_tokens.json",
     "vocab.json",
     "merges.txt",
@@ -47,10 +49,13 @@ class Contents(Enum):
     """Also the weights, which a worker reads."""
     ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
     """An adapter, which a worker merges into the weights."""
+    OWN_ADAPTER = (f"{ADAPTER_FOLDER}/adapter_config.json", f"{ADAPTER_FOLDER}/adapter_model.safetensors")
+    """The adapter that a decision head was trained with, in a folder of the model."""
 
 
 _NEVER = ["*/*", "consolidated*.safetensors", "adapter_model*.safetensors"]
 """Never downloaded with a model: folders (``original/``, ``onnx/``), second copies of the weights, and adapters."""
+_ADAPTERS = (Contents.ADAPTER, Contents.OWN_ADAPTER)
 
 _HUB_ID = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?/[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -96,6 +101,19 @@ def find_checkpoint(model: str, revision: str | None, contents: Contents) -> Che
     snapshot = _fetch(model, revision, contents)
     log.info("resolved", model=model, revision=revision or "main", commit=snapshot.name)
     return Checkpoint(snapshot, model, snapshot.name)
+
+
+def find_adapter(model: str, checkpoint: Checkpoint, adapter: str | None) -> Path | None:
+    """Return the folder of the adapter that is merged into a checkpoint: the named one, or that of its decision head.
+
+    model: what the checkpoint was found by. Raises :class:`CheckpointError`.
+    """
+    head = read_decision_head(checkpoint.directory)
+    if head is None or head.adapter is None:
+        return None if adapter is None else find_checkpoint(adapter, None, Contents.ADAPTER).directory
+    if adapter is not None:
+        raise CheckpointError(f"the adapter {adapter} can't be merged: the decision head of {model} has one of its own")
+    return find_checkpoint(model, checkpoint.commit, Contents.OWN_ADAPTER).directory / head.adapter
 
 
 def name_of_adapter(adapter: str | None) -> str | None:
@@ -151,7 +169,7 @@ def _snapshot(hub_id: str, revision: str | None, contents: Contents, *, cached_o
         hub_id,
         revision=revision,
         allow_patterns=list(contents.value),
-        ignore_patterns=[] if contents is Contents.ADAPTER else _NEVER,
+        ignore_patterns=[] if contents in _ADAPTERS else _NEVER,
         local_files_only=cached_only,
         tqdm_class=progress.bar_class(),
     )
@@ -169,7 +187,7 @@ def _missing_bytes(hub_id: str, revision: str | None, contents: Contents) -> int
         size
         for name, size in files.items()
         if any(fnmatchcase(name, pattern) for pattern in contents.value)
-        and (contents is Contents.ADAPTER or not any(fnmatchcase(name, pattern) for pattern in _NEVER))
+        and (contents in _ADAPTERS or not any(fnmatchcase(name, pattern) for pattern in _NEVER))
         and not isinstance(try_to_load_from_cache(hub_id, name, revision=revision), str)
     )
 

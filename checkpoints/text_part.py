@@ -7,6 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 
 Tensor = TypeVar("Tensor")
 
+SAVED = "jev"
+"""The ``model_type`` of a model with a decision head that transformers has saved: its body is its text part."""
+
 
 class _TextPart(NamedTuple):
     """How a family of such checkpoints names its text part."""
@@ -62,6 +65,8 @@ _OTHER_PARTS = (
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of the text part's configuration, or the same ones where there is no other part."""
+    if config.get("model_type") == SAVED and isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
     part, text = _TEXT_PARTS.get(str(config.get("model_type"))), config.get("text_config")
     if part is None or not isinstance(text, dict):
         return config

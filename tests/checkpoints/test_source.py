@@ -120,6 +120,17 @@ def test_the_api_fetches_no_weights(hub: Hub, find: Find) -> None:
     assert found.files == hub.downloads() == DESCRIPTION
 
 
+def test_a_worker_fetches_a_decision_head_and_the_adapter_that_belongs_to_it(hub: Hub, find: Find) -> None:
+    head = {"judge_config.json": b"{}", "calibration.json": b'{"a": 1}', "head.safetensors": b"head"}
+    adapter = {"adapter/adapter_config.json": b'{"r": 1}', "adapter/adapter_model.safetensors": b"adapter"}
+    hub.repositories[ID].revisions = {"main": FILES | head | adapter | {"adapter/README.md": b"# Adapter"}}
+    found = find()
+    assert found.files == hub.downloads() == sorted([*ALL, *head])
+    own = find(revision=found.answer["commit"], contents=Contents.OWN_ADAPTER)
+    assert hub.downloads() == sorted(adapter)
+    assert set(own.files) == {*ALL, *head, *adapter, "adapter"}
+
+
 def test_a_worker_does_not_download_again_what_the_api_downloaded(hub: Hub, find: Find) -> None:
     find(contents=Contents.DESCRIPTION)
     find()
