@@ -19,7 +19,7 @@ import numpy as np
 import structlog
 
 from checkpoints.card import ModelCard
-from checkpoints.files import read_config
+from checkpoints.files import read_config, read_decision_head
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
@@ -146,7 +146,10 @@ class Engine:
         :class:`model.architecture.stored.tensors.WeightsError` for the weights.
         """
         fields = read_config(directory)
-        config = DecoderConfig.from_huggingface(fields)
+        head = read_decision_head(directory)
+        config = DecoderConfig.from_huggingface(fields, head)
+        if adapter is None and head is not None and head.adapter is not None:
+            adapter = directory / head.adapter
         dtype, chips = platform.serving_dtype(settings.dtype), platform.chips
         if config.recurrence is not None:
             _refuse_what_recurrent_layers_can_not(algorithm, chips)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from checkpoints.classification import SUFFIX
-from checkpoints.files import context_length, read_classes, read_config
+from checkpoints.decision_head import DecisionHead
+from checkpoints.files import context_length, read_classes, read_config, read_decision_head
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.families import FAMILIES, Family, Norms, QKNorm
 from model.architecture.recurrence import Recurrence, read_recurrence
@@ -55,6 +56,7 @@ class DecoderConfig:
     attention_bias: bool = False  # of all four projections of attention
     mlp_bias: bool = False  # of all three projections of the MLP
     classes: int = 0  # outputs of a head for classes; 0: the head has the logits of the vocabulary
+    decides: bool = False  # whether the classes are the labels of decisions: such a head has a bias
     multipliers: Multipliers = NO_MULTIPLIERS
     window: Window | None = None  # None: every token sees all tokens before it, in all layers
     recurrence: Recurrence | None = None  # None: all layers have attention
@@ -140,19 +142,22 @@ class DecoderConfig:
 
     @classmethod
     def from_directory(cls, directory: Path) -> DecoderConfig:
-        """Read ``config.json``. Raises :class:`checkpoints.files.CheckpointError`; see :meth:`from_huggingface`."""
-        return cls.from_huggingface(read_config(directory))
+        """Read a checkpoint. Raises :class:`checkpoints.files.CheckpointError`; see :meth:`from_huggingface`."""
+        return cls.from_huggingface(read_config(directory), read_decision_head(directory))
 
     @classmethod
-    def from_huggingface(cls, config: Mapping[str, Any]) -> DecoderConfig:
-        """Read the fields of a ``config.json``. Raises :class:`UnsupportedModelError`, which names a field."""
+    def from_huggingface(cls, config: Mapping[str, Any], head: DecisionHead | None = None) -> DecoderConfig:
+        """Read the fields of a ``config.json``. Raises :class:`UnsupportedModelError`, which names a field.
+
+        head: that of a checkpoint for decisions, in place of the one that the fields name.
+        """
         fields = ConfigurationReader(config)
         name = fields.get("model_type")
         if name not in FAMILIES:
             raise UnsupportedModelError(f"model_type {name!r} is not implemented; known: {', '.join(FAMILIES)}")
         family = FAMILIES[name]
-        _refuse_what_is_not_implemented(fields, family)
-        classes = read_classes(config)
+        _refuse_what_is_not_implemented(fields, family, may_be_a_body=head is not None)
+        classes = read_classes(config) if head is None else head.classes
         width, query_heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
         rope, window = read_positions(fields, family)
         kv_heads = fields.integer("num_key_value_heads", family.kv_heads or query_heads)
@@ -174,7 +179,8 @@ class DecoderConfig:
             family=name,
             attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", False),
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
-            multipliers=_multipliers(fields, family),
+            decides=head is not None,
+            multipliers=_multipliers(fields, family, divides=head is None),
             window=window,
             recurrence=read_recurrence(fields) if family.is_hybrid else None,
         )
@@ -187,7 +193,7 @@ class DecoderConfig:
         attention += (heads + 2 * keys) * self.qkv_bias + self.width * self.attention_bias
         attention += {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}[self.qk_norm]
         mlp = 3 * self.width * self.mlp_width + (2 * self.mlp_width + self.width) * self.mlp_bias
-        outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs))
+        outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs)) + self.classes * self.decides
         norms = 4 if self.norms is Norms.AROUND else 2
         recurrent = 0 if self.recurrence is None else sum(self.recurrent) * self.recurrence.parameters(self.width)
         return self.attention_layers * attention + recurrent + self.layers * (mlp + norms * self.width) + outside
@@ -263,9 +269,11 @@ class DecoderConfig:
         return {**plain, **switch, **kinds, "sliding_window": window.size}
 
 
-def _multipliers(fields: ConfigurationReader, family: Family) -> Multipliers:
+def _multipliers(fields: ConfigurationReader, family: Family, *, divides: bool) -> Multipliers:
+    """Return the factors of a model. divides: whether logits are divided: those of decisions are not."""
     if family.has_multipliers:
-        return Multipliers(*(fields.number(name, 1.0) for name in Multipliers._fields))
+        found = Multipliers(*(fields.number(name, 1.0) for name in Multipliers._fields))
+        return found if divides else found._replace(logits_scaling=1.0)
     if not family.is_gemma:
         return NO_MULTIPLIERS
     of_queries = fields.integer("query_pre_attn_scalar", 256) ** -0.5
@@ -276,6 +284,7 @@ _CHANGES_OF_NUMBERS = {
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
     "use_bidirectional_attention": False,
+    "is_causal": True,
     "logit_scale": 1.0,
     "clip_qkv": None,
     "lm_head_bias": False,
@@ -288,8 +297,11 @@ def _with_classes(architecture: str) -> str:
     return architecture.removesuffix("ForCausalLM") + SUFFIX
 
 
-def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family) -> None:
-    if not family.has_classes or fields.get("architectures") != [_with_classes(family.architecture)]:
+def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family, *, may_be_a_body: bool) -> None:
+    known = [_with_classes(family.architecture)] if family.has_classes else []
+    if may_be_a_body:
+        known = [family.architecture.replace("ForCausalLM", end) for end in ("Model", "TextModel")]
+    if fields.get("architectures") not in ([name] for name in known):
         fields.require("architectures", [family.architecture])
     for name in ("hidden_act", "hidden_activation"):
         fields.require(name, family.activation)

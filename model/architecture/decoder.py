@@ -243,6 +243,8 @@ def _of_stack(stacked: nnx.State[Any, Any], number: int) -> nnx.State[Any, Any]:
 class Decoder(nnx.Module):
     """A causal language model, or the same with a head for classes, which HuggingFace calls ``score``.
 
+    Where these are the labels of decisions, it calls the head ``proj``.
+
     Its weights are random until it is loaded (:func:`model.architecture.weights.load`) or trained.
 
     tied_as_rows: see :class:`model.platforms.Platform`.
@@ -258,7 +260,7 @@ class Decoder(nnx.Module):
     ) -> None:
         self.config = config
         self.model = Body(config, dtype, rngs, tied_as_rows=tied_as_rows)
-        own = None if config.tied else Linear(config.width, config.outputs, (), dtype, rngs)
+        own = None if config.tied else Linear(config.width, config.outputs, (), dtype, rngs, biased=config.decides)
         self.lm_head = None if config.classes else own
         self.score = own if config.classes else None
 
@@ -279,7 +281,10 @@ class Decoder(nnx.Module):
 
     def logits(self, tokens: Array) -> Array:
         """Return logits of all positions under causal attention, differentiable: int32 [B, L] to float32 [B, L, V]."""
-        return project(self.model.hidden_states(tokens), self.head_kernel(), transposed=self.head_as_rows)
+        hidden = self.model.hidden_states(tokens)
+        if self.head is not None:
+            return self.head(hidden)
+        return project(hidden, self.head_kernel(), transposed=self.head_as_rows)
 
 
 def rotary_embeddings(positions: Array, config: DecoderConfig) -> tuple[RotaryEmbedding, ...]:

@@ -25,6 +25,7 @@ from checkpoints.text_part import text_tensors
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.architecture.stored.checkpoint import StoredCheckpoint
+from model.architecture.stored.decision_head import open_decision_head
 from model.architecture.stored.encoding import Encoding
 from model.architecture.stored.fused import Fused, joined, one_after_another, separated
 from model.architecture.stored.lora import open_adapter
@@ -131,6 +132,7 @@ def load(
     loaded = params(decoder)
     shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
     with open_tensors(directory) as found, ExitStack() as stack:
+        found = stack.enter_context(open_decision_head(directory, found, config.classes)) if config.decides else found
         tensors = separated(text_tensors(found), _fused(config), config.width)
         merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
         if merged is not None:
@@ -189,9 +191,10 @@ def _parameter(path: tuple[str, ...], param: nnx.Param[Any], decoder: Decoder) -
     is_kernel = path[-1] == "weight" and ("_proj" in path[-2] or path[-2] in _HEADS)
     transposed = is_kernel or (path[-2] == "embed_tokens" and not decoder.model.embed_tokens.as_rows)
     rest = ".".join(path[2:])
+    name = ".".join(("proj", path[-1]) if decoder.config.decides and path[0] == "score" else path)
     return Parameter(
         path=path,
-        names=tuple(f"model.layers.{number}.{rest}" for number in numbers) if stacked else (".".join(path),),
+        names=tuple(f"model.layers.{number}.{rest}" for number in numbers) if stacked else (name,),
         shape=own_shape[::-1] if transposed else own_shape,
         stacked=stacked,
         transposed=transposed,

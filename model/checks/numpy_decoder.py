@@ -75,8 +75,8 @@ class ServedDecoder(Protocol):
         """Whether the kernel of the head is [vocabulary, width]; otherwise [width, vocabulary]."""
 
     @property
-    def head(self) -> tuple[Array, Array]:
-        """The weight of the final norm, and the kernel of the head."""
+    def head(self) -> tuple[Array, ...]:
+        """The weight of the final norm, the kernel of the head, and its bias if it has one."""
 
     def layer(self, number: int) -> Layer:
         """Return one of the layers with attention."""
@@ -215,7 +215,7 @@ def label_logits(decoder: ServedDecoder, hidden: Floats, labels: TokenIds) -> Fl
     """Return the logits of some token ids, [T, labels], for final states [T, width]."""
     kernel = _head_kernel(decoder)
     entering = rounded(final_normed(decoder, hidden), kernel.dtype)
-    return multiply(entering, kernel[:, labels].astype(np.float32))
+    return _biased(multiply(entering, kernel[:, labels].astype(np.float32)), decoder, labels)
 
 
 class OverVocabulary(NamedTuple):
@@ -234,7 +234,8 @@ def over_vocabulary(decoder: ServedDecoder, hidden: Floats) -> OverVocabulary:
     peak, total = np.full((len(hidden), 1), -np.inf, np.float32), np.zeros((len(hidden), 1), np.float32)
     highest, second = np.zeros(len(hidden), np.int32), np.full(len(hidden), -np.inf, np.float32)
     for first in range(0, kernel.shape[1], COLUMNS):
-        logits = multiply(entering, kernel[:, first : first + COLUMNS].astype(np.float32))
+        columns = slice(first, first + COLUMNS)
+        logits = _biased(multiply(entering, kernel[:, columns].astype(np.float32)), decoder, columns)
         higher = np.maximum(peak, logits.max(axis=1, keepdims=True))
         total = total * np.exp(peak - higher) + np.exp(logits - higher).sum(axis=1, keepdims=True)
         best = np.sort(np.concatenate([peak, second[:, None], logits], axis=1), axis=1)
@@ -247,6 +248,11 @@ def _head_kernel(decoder: ServedDecoder) -> npt.NDArray[np.generic]:
     """Return the kernel of the head, [width, vocabulary]."""
     kernel = on_host(decoder.head[1])
     return kernel.T if decoder.head_as_rows else kernel
+
+
+def _biased(logits: Floats, decoder: ServedDecoder, columns: TokenIds | slice) -> Floats:
+    """Return what the head makes of its products for some columns, [T, columns]."""
+    return logits if len(decoder.head) < 3 else logits + on_host(decoder.head[2])[columns].astype(np.float32)
 
 
 def normed(values: Floats, norm: Norm) -> Floats:

@@ -64,9 +64,12 @@ class DecoderParts:
         tied = decoder.head is None
         own_axes = parameter_axes(("score" if decoder.config.classes else "lm_head", "weight"))
         kernel_axes = self.embedding_axes if tied else own_axes
-        self.head_axes: tuple[Axes, Axes] = (parameter_axes(("model", "norm", "weight")), kernel_axes)
+        self.head_axes: tuple[Axes, ...] = (parameter_axes(("model", "norm", "weight")), kernel_axes)
         kernel = self.embedding[0] if tied else self.placed(decoder.head_kernel(), kernel_axes)
-        self.head: tuple[Array, Array] = (self.placed(decoder.model.norm.weight.get_value(), self.head_axes[0]), kernel)
+        self.head: tuple[Array, ...] = (self.placed(decoder.model.norm.weight.get_value(), self.head_axes[0]), kernel)
+        if decoder.head is not None and decoder.head.bias is not None:
+            self.head_axes += (parameter_axes(("score", "bias")),)
+            self.head += (self.placed(decoder.head.bias.get_value(), self.head_axes[-1]),)
         self.head_as_rows = decoder.head_as_rows
         self.dtype = kernel.dtype
 

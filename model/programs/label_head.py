@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array, lax
+from jax.typing import ArrayLike
 from numpy.random import Generator
 
 from model.architecture.projections import Norm
@@ -70,7 +71,7 @@ class HeadKey:
         ids = random.integers(0, decoder.config.outputs, self.labels, np.int32)
         turns, states = in_turn(self.rows, HEAD_STATES), head_states(decoder.config.width)
         logits = numpy_decoder.label_logits(decoder, states, ids)
-        arguments = (*decoder.head, states[turns], ids)
+        arguments: tuple[ArrayLike, ...] = (*decoder.head, states[turns], ids)
         logprobs = logits - decoder.over_vocabulary.log_sum_exp
         # Those of few classes may be near zero, where their errors are those of the logits.
         scale = float(np.abs(logits).mean()) if decoder.config.classes else 0.0
@@ -96,7 +97,8 @@ def lm_head(
     vocabulary: Vocabulary = OnOneChip(),  # noqa: B008 (it has no state)
     top: bool = False,
 ) -> Program:
-    """(norm weight, kernel, hidden [R, width], labels int32 [M]) -> label logits and log-probabilities, float32 [R, M].
+    """(norm weight, kernel, bias of the head if it has one, hidden [R, width], labels int32 [M]) -> label logits and
+    log-probabilities, float32 [R, M].
 
     With ``top``, the log-probability of the most probable token of the vocabulary comes behind them, [R, 1]. If that is
     a label, both have the same bits. The log-probabilities are over the whole vocabulary. With :attr:`Head.LOGITS`, the
@@ -105,9 +107,10 @@ def lm_head(
     by_tiles: columns of the kernel are read as a TPU's memory holds them; else gathered.
     """
 
-    def program(weight: Array, kernel: Array, hidden: Array, labels: Array) -> tuple[Array, ...]:
+    def program(weight: Array, kernel: Array, *others: Array) -> tuple[Array, ...]:
+        *bias, hidden, labels = others
         norm: Norm = nnx.merge(norm_graph, nnx.State({"weight": nnx.Param(weight)}))
-        logits = project(norm(hidden), kernel, transposed=as_rows)
+        logits = _biased(project(norm(hidden), kernel, transposed=as_rows), *bias)
         label_logits = vocabulary.pick(labels, lambda ids: jnp.take(logits, ids, axis=1))
         log_sum_exp = vocabulary.log_sum_exp(logits)
         logprobs = label_logits - log_sum_exp
@@ -116,14 +119,19 @@ def lm_head(
             return label_logits, logprobs, *of_vocabulary
 
         def of_labels(ids: Array) -> Array:
+            own_bias = [jnp.take(one, ids) for one in bias]
             if by_tiles and not as_rows:
-                return project(norm(hidden), _rows_by_tiles(kernel, ids), transposed=True)
+                return _biased(project(norm(hidden), _rows_by_tiles(kernel, ids), transposed=True), *own_bias)
             own = jnp.take(kernel, ids, axis=0 if as_rows else 1)
-            return project(norm(hidden), own, transposed=as_rows)
+            return _biased(project(norm(hidden), own, transposed=as_rows), *own_bias)
 
         return vocabulary.pick(labels, of_labels), logprobs, *of_vocabulary
 
     return program
+
+
+def _biased(products: Array, bias: Array | None = None) -> Array:
+    return products if bias is None else products + bias.astype(jnp.float32)
 
 
 def _rows_by_tiles(kernel: Array, labels: Array) -> Array:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.typing import ArrayLike
 from numpy.random import Generator
 
 from model.architecture.projections import Norm
@@ -71,7 +72,7 @@ class TargetHeadKey:
         turns = in_turn(self.rows, HEAD_STATES)
         greedy = (ids == known.highest[:, None])[turns]
         is_clear = np.flatnonzero(clear[turns]).astype(np.int32)
-        arguments = (*decoder.head, states[turns], ids[turns])
+        arguments: tuple[ArrayLike, ...] = (*decoder.head, states[turns], ids[turns])
         expected = (
             ExpectedOutput((logits - known.log_sum_exp)[turns]),
             ExpectedOutput(greedy[is_clear], is_clear, exact=True),

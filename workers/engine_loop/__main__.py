@@ -46,7 +46,7 @@ def main() -> int:
     # These imports take seconds. They come after the signals are handled, so that the process can be stopped meanwhile.
     from checkpoints.files import CheckpointError
     from checkpoints.progress import ByteProgress
-    from checkpoints.source import Contents, find_checkpoint, name_of_adapter
+    from checkpoints.source import Contents, find_adapter, find_checkpoint, name_of_adapter
     from model.architecture.config import DecoderConfig
     from model.cpu_threads import choose_cpu_threads
     from scoring.served_checkpoint import ServedCheckpoint
@@ -57,13 +57,14 @@ def main() -> int:
         tracer = open_tracer(TracingSettings.read(), "worker")
         Database.open(settings.store).close()  # its URL is checked before the model is loaded
         checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
-        adapter = None
-        if scoring.adapters is not None:
-            try:
-                adapter = find_checkpoint(scoring.adapters, None, Contents.ADAPTER).directory
-            except CheckpointError as error:
-                raise setting_error("adapters", scoring.adapters, in_one_line(error)) from error
-        log.info("loading", model=scoring.model, commit=checkpoint.commit, adapter=scoring.adapters)
+        try:
+            adapter = find_adapter(scoring.model, checkpoint, scoring.adapters)
+        except CheckpointError as error:
+            if scoring.adapters is None:
+                raise
+            raise setting_error("adapters", scoring.adapters, in_one_line(error)) from error
+        merged = scoring.adapters or (adapter and adapter.name)
+        log.info("loading", model=scoring.model, commit=checkpoint.commit, adapter=merged)
         # A configuration that is not supported is refused here, before anything large is imported or read.
         config = DecoderConfig.from_directory(checkpoint.directory)
         choose_cpu_threads(engine_settings.cpu_threads, config, os.environ)
