@@ -11,12 +11,14 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from checkpoints.files import CheckpointError, read_config
-from checkpoints.source import Contents, find_checkpoint, name_of_adapter
+from checkpoints.classification import Activation
+from checkpoints.files import CheckpointError, read_config, read_decision_head
+from checkpoints.source import Contents, find_adapter, find_checkpoint, name_of_adapter
 from model.architecture.config import DecoderConfig
 from model.architecture.stored.lora import open_adapter
 from model.architecture.stored.reading import method_of
 from scoring.decisions.checkpoint import DecisionCheckpoint
+from scoring.decisions.questions import Kind
 from scoring.served_checkpoint import ServedCheckpoint
 from scoring.templates.known import KnownTemplates, require_fit
 from scoring.templates.wording import TemplateError
@@ -35,7 +37,7 @@ class Inspection:
 
     name: str  # that requests give, unless the settings have another
     family: str
-    classes: tuple[str, ...]  # none: the head gives probabilities of next tokens
+    classes: tuple[str, ...]  # or the labels of a decision head; none: the head gives probabilities of next tokens
     activation: str | None  # how outputs for classes become scores
     stored: str  # the format of the weights
     adapter: str | None
@@ -55,9 +57,10 @@ class Inspection:
         """
         checkpoint = find_checkpoint(model, revision, Contents.DESCRIPTION)
         fields = read_config(checkpoint.directory)
-        config = DecoderConfig.from_huggingface(fields)
-        if adapter is not None:
-            with open_adapter(find_checkpoint(adapter, None, Contents.ADAPTER).directory):
+        config = DecoderConfig.from_huggingface(fields, read_decision_head(checkpoint.directory))
+        merged = find_adapter(model, checkpoint, adapter)
+        if merged is not None:
+            with open_adapter(merged):
                 pass  # Whether its tensors fit is seen when they are merged.
         name = name_of_adapter(adapter)
         served = ServedCheckpoint.load(checkpoint, name=name, delimiter=None, context_length=None)
@@ -68,7 +71,7 @@ class Inspection:
             classes=() if classes is None else classes.names,
             activation=None if classes is None else classes.activation.value,
             stored=method_of(fields) or "plain",
-            adapter=name,
+            adapter=name if merged is None or name is not None else merged.name,
             context=config.context,
             parameters=config.parameters,
             weight_bytes=_BFLOAT16_BYTES * config.parameters,
@@ -86,6 +89,8 @@ class Inspection:
     def lines(self) -> list[str]:
         """Return what people read."""
         head = f"{len(self.classes)} classes ({self.activation})" if self.classes else "next tokens"
+        if self.activation == Activation.DECISIONS:
+            head = f"decisions ({len(self.classes)} labels)"
         gigabytes = self.weight_bytes / 1e9
         megabytes = self.bytes_per_1000_tokens / 1e6
         return [
@@ -113,11 +118,14 @@ def _template(served: ServedCheckpoint) -> str | None:
 
 
 def _decisions(directory: Path, served: ServedCheckpoint) -> str:
-    if served.card.classes is not None:
-        return "none: the model has classes"
     asked = DecisionCheckpoint.read(directory, served.tokenizer)
+    if served.card.classes is not None and asked.head is None:
+        return "none: the model has classes"
     if asked.fault is not None:
         return f"none: {asked.fault}"
+    if asked.head is not None:
+        most = ", ".join(f"{len(asked.labels[kind])} for {kind}" for kind in Kind)
+        return f"by the prompt of its head, with at most so many options: {most}"
     return "by the generic prompt" if asked.template is None else "by the checkpoint's own prompt"
 
 

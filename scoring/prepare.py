@@ -20,7 +20,7 @@ from scoring.encoded_query import encode_query, row_of
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.label_sequences import targets_of
 from scoring.label_tokens import check_number_of_labels, find_label_token_ids
-from scoring.labels.classes import tokens_are_not_scored
+from scoring.labels.classes import refuse_other_work
 from scoring.labels.item_labels import ItemLabels
 from scoring.layout import Chunk, Continuations, Cuts, Rows, TokenIds
 from scoring.limits import Limits
@@ -95,8 +95,9 @@ class Preparation:
         stop_if_unwanted: Callable[[], None] = always_wanted,
     ) -> None:
         """Check labels and query. Of the items of ``request``, only the lengths are checked."""
-        if card.classes is not None and request.options.is_of_vocabulary:
-            raise tokens_are_not_scored()
+        if card.classes is not None:
+            is_decision, of_tokens = request.decision is not None, request.options.is_of_vocabulary
+            refuse_other_work(card.classes, is_decision=is_decision, is_of_tokens=of_tokens)
         check_number_of_labels(request, limits)
         limits.check_query_and_labels(request.query, request.labels or (), request.item_labels or ())
         if request.template is not None:

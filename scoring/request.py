@@ -16,7 +16,7 @@ from typing import Any, cast
 from checkpoints.classification import Activation, Classes
 from scoring.decisions.decision import Decision
 from scoring.error_codes import ErrorCode, RequestError, invalid
-from scoring.labels.classes import check_options, refuse_labels_of_tokens
+from scoring.labels.classes import check_options, refuse_labels_of_tokens, refuse_other_work
 from scoring.labels.fields import LABEL_FIELDS, ListsOfLabels, parse_labels
 from scoring.options import ScoreOptions, Scoring
 from scoring.templates.asked import TEMPLATE_FIELDS, find_template, wording_of
@@ -92,6 +92,7 @@ def parse_score_request(
         given |= {name: value for name, value in template.label_fields.items() if given[name] is None}
     activation = Activation.VOCABULARY
     if classes is not None:
+        refuse_other_work(classes)
         refuse_labels_of_tokens(body)
         activation = classes.activation
         given["labels"] = list(classes.names) if given["labels"] is None else given["labels"]

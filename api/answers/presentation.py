@@ -32,6 +32,7 @@ from api.answers.server_schemas import ServedClasses, ServedTemplate
 from api.answers.shown import shown
 from api.callers.compatibility import Compatibility
 from checkpoints.card import ModelCard, shorten
+from checkpoints.classification import Activation
 from jobs.store.provenance import Provenance
 from jobs.store.records import JobRecord, ScorePage, Submission, WorkerRecord
 from jobs.store.signed_result import CallResult
@@ -222,6 +223,8 @@ def show_models(model: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any
     """Return the list of models for all clients. model: as :func:`show_model` returns it. names: all that it has."""
     since = datetime.fromtimestamp(model["created"] or time.time(), UTC).date().isoformat()
     does = "scores items, ranks documents and answers decisions" if model["classes"] is None else "classifies items"
+    if model["classes"] is not None and model["classes"]["activation"] == Activation.DECISIONS:
+        does = "answers decisions"
     description = f"{model['id']}: {does}, in {model['max_model_len']} tokens at most"
     named = [{"name": n, "description": description, "release_date": since} for n in dict.fromkeys(names)]
     return {"object": "list", "data": [model], "models": named}

@@ -20,10 +20,13 @@ class ServedTemplate(Shape):
 
 
 class ServedClasses(Shape):
-    """The classes of a model that was trained to classify."""
+    """The classes of a model that was trained to classify, or the labels of a decision head."""
 
     names: list[str] = Field(description="those that a request may name as labels; without labels, it has all")
-    activation: Activation = Field(description="how the outputs of the model become scores; identity: they are scores")
+    activation: Activation = Field(
+        description="how the outputs of the model become scores; identity: they are scores; decisions: they answer "
+        "questions, and nothing else is served"
+    )
 
 
 TemplateOfRankings = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from api.reading import ReadingContext
+from checkpoints.classification import Activation
 from scoring.decisions.decision import decide
 from scoring.decisions.questions import (
     FaultyError,
@@ -64,9 +65,18 @@ def _request(
     if reading.card.delimiter is not None:
         message = "this deployment serves its model in delimiter mode, in which no decision can be asked"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="model")
+    classes = reading.card.classes
     provenance = parse_flag(body.get("return_provenance"), "return_provenance")
     decision = decide(reading.decisions, reading.tokenizer, state, questions, paths, reading.stop_if_unwanted)
-    options = ScoreOptions(apply_softmax=True, label_mass=True, top=True, return_provenance=provenance, shape=shape)
+    options = ScoreOptions(
+        apply_softmax=True,
+        # All outputs are computed, so that the bits of some do not depend on which others are asked for.
+        label_mass=True,
+        top=classes is None,
+        return_provenance=provenance,
+        shape=shape,
+        activation=Activation.VOCABULARY if classes is None else classes.activation,
+    )
     return ScoreRequest(
         query=decision.prompts.shared,
         items=list(decision.prompts.behind),

@@ -23,6 +23,7 @@ from checkpoints.classification import Activation
 from jobs.store.records import Idempotency, Origin
 from public_api import paths
 from scoring.error_codes import ErrorCode, RequestError, invalid
+from scoring.labels.classes import refuse_other_work
 from scoring.options import Priority, ScoreOptions
 from scoring.request import ScoreRequest, parse_query_text
 from scoring.templates.asked import find_template, invalid_template, wording_by
@@ -68,6 +69,8 @@ def ranking_of(
     if not isinstance(instruction, str | None):
         raise invalid("instruction must be a string", "instruction")
     classes = reading.card.classes
+    if classes is not None:
+        refuse_other_work(classes)
     template = find_template(body, reading.templates.by_name) or reading.templates.default
     if template is None:
         message = "no template is known to suit the classes of the served model: name one, or set SCORELINE_TEMPLATE"

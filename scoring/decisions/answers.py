@@ -53,7 +53,7 @@ class Answer:
     options: Sequence[str | bool]  # in the order of the prompt; of a scale: the numbers of its levels, from 0
     probabilities: Sequence[float]  # of each option
     legend: Sequence[Any]  # of a scale: what each level means
-    label_mass: float  # the share of the whole vocabulary that the labels have
+    label_mass: float | None  # the share of the whole vocabulary that the labels have; None: they are no tokens
     argmax_is_label: bool | None  # whether the most probable token is a label, or begins one; None: it is not known
 
     @property
@@ -84,11 +84,16 @@ class Answer:
         return max(0.0, 1 - distance / uniform)
 
 
-def answers_of(form: Mapping[str, Any], scores: LabelScores, item_labels: ItemLabels) -> Iterator[Answer]:
-    """Yield the answer to each question. scores: of all rows. Raises RequestError JOB_FAILED for impossible ones."""
+def answers_of(
+    form: Mapping[str, Any], scores: LabelScores, item_labels: ItemLabels, *, of_tokens: bool = True
+) -> Iterator[Answer]:
+    """Yield the answer to each question. Raises RequestError JOB_FAILED for impossible scores.
+
+    scores: of all rows. of_tokens: whether labels are tokens; otherwise they are rows of a decision head.
+    """
     picked = item_labels.pick(scores)
     assert picked.logprobs is not None
-    first = 0
+    first, softcap = 0, form.get("softcap")
     for question in form["questions"]:
         count = len(question["options"])
         logits, logprobs = picked.logits[first, :count], picked.logprobs[first, :count]
@@ -97,13 +102,15 @@ def answers_of(form: Mapping[str, Any], scores: LabelScores, item_labels: ItemLa
             logits = logprobs = np.array(
                 [sum(picked.logprobs[first + row, place] for row, place in one) for one in places], np.float32
             )
+        if softcap is not None:
+            logits = softcap * np.tanh(logits / softcap)
         yield Answer(
             name=question["name"],
             kind=Kind(question["kind"]),
             options=question["options"],
             probabilities=_softmax(logits, question.get("temperature", 1.0)),
             legend=question.get("legend", ()),
-            label_mass=min(1.0, float(np.exp(logprobs.astype(np.float64)).sum())),
+            label_mass=min(1.0, float(np.exp(logprobs.astype(np.float64)).sum())) if of_tokens else None,
             argmax_is_label=_leads(scores, picked, first),
         )
         first += question.get("rows", 1)
@@ -122,7 +129,7 @@ def _leads(scores: LabelScores, picked: LabelScores, row: int) -> bool | None:
 
 def warnings_of_answers(answers: Sequence[Answer]) -> list[str]:
     """Return what the answers give reason to doubt."""
-    small = [answer for answer in answers if answer.label_mass < SMALL_LABEL_MASS]
+    small = [answer for answer in answers if answer.label_mass is not None and answer.label_mass < SMALL_LABEL_MASS]
     if not small:
         return []
     names = ", ".join("without a name" if answer.name is None else quote(answer.name) for answer in small[:3])

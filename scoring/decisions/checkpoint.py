@@ -1,7 +1,8 @@
 """How a checkpoint wants to be asked for decisions: its prompt, its labels and its temperatures.
 
 They are in the files ``decision.json`` and ``decision_template.jinja``, as transformers writes them. A checkpoint
-without them is asked by the generic prompt of transformers, in its chat template.
+without them is asked by the generic prompt of transformers, in its chat template. A checkpoint with a decision head is
+asked by the prompt that transformers has for heads of its kind.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+from checkpoints.decision_head import DecisionHead
+from checkpoints.files import read_config, read_decision_head
 from scoring.decisions.questions import Fault, Kind
 from scoring.decisions.rendering import RenderingError, rendering_of
 from scoring.error_codes import ErrorCode, RequestError
@@ -37,6 +40,7 @@ class DecisionCheckpoint:
     template: str | None  # of the whole prompt; None: the generic prompt as the user's turn of the chat template
     chat: ChatFormat
     generic: str  # transformers' own template of the user's turn, so that the prompts are the same
+    head: DecisionHead | None = None  # whose rows are read; None: labels are tokens
     fault: str | None = None  # why no decision can be asked
 
     @classmethod
@@ -46,12 +50,17 @@ class DecisionCheckpoint:
         from transformers.decision import DecisionConfig
         from transformers.decision.template_utils import DECISION_PROMPT
 
-        fault = None
+        fault, head = None, read_decision_head(directory)
         try:
-            config = DecisionConfig.from_pretrained(str(directory), local_files_only=True)
+            if head is None or not head.files:
+                config = DecisionConfig.from_pretrained(str(directory), local_files_only=True)
+            else:
+                from transformers.models.jev.configuration_jev import JevConfig
+
+                config = JevConfig.decision_config(dict(head.files), read_config(directory))
         except Exception as error:  # transformers raises anything
             config, fault = DecisionConfig(), f"its decision.json can't be read: {' '.join(str(error).split())}"
-        if fault is None and config.adapter:
+        if fault is None and head is None and config.adapter:
             fault = f"its decision.json asks for the adapter {config.adapter!r}, which is not loaded here"
         template = config.chat_template
         if fault is None and template is None and tokenizer.chat.template is None:
@@ -69,6 +78,7 @@ class DecisionCheckpoint:
             template=template,
             chat=tokenizer.chat,
             generic=DECISION_PROMPT,
+            head=head,
             fault=fault,
         )
 
@@ -96,6 +106,9 @@ class DecisionCheckpoint:
 
     def rows_of(self, path: str, kind: Kind, labels: Sequence[str], tokenizer: TextTokenizer) -> LabelRows | Fault:
         """Return the rows by which labels are read, or why they can't be used. path: of the question."""
+        if self.head is not None:
+            first = self.head.offsets[kind]
+            return LabelRows.of([(row,) for row in range(first, first + len(labels))])
         found = tuple(tuple(tokenizer.encode(label, add_special_tokens=False)) for label in labels)
         unknown = tokenizer.added_tokens.get(self.chat.special_tokens.get("unk_token", ""))
         are_codes = kind not in self.labels and len(labels) > len(LETTERS)
@@ -116,7 +129,7 @@ class LabelRows:
     """
 
     behind: tuple[Tokens, ...]  # of each row: the tokens behind the prompt; none of the first
-    labels: tuple[tuple[int, ...], ...]  # of each row: the ids of its labels
+    labels: tuple[tuple[int, ...], ...]  # of each row: the ids of its labels, or their rows in a decision head
     places: tuple[tuple[tuple[int, int], ...], ...]  # of each label: its tokens, as a row and a place in its labels
 
     @classmethod

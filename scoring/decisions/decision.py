@@ -32,6 +32,7 @@ class Decision:
     asked: tuple[Asked, ...]
     temperatures: tuple[float, ...]  # of each question
     paths: tuple[str, ...]  # of each question in the request
+    softcap: float | None = None  # of a decision head
 
     @property
     def labels(self) -> tuple[tuple[int, ...], ...]:
@@ -47,7 +48,8 @@ class Decision:
         first_rows = np.cumsum([0, *(len(one.rows.behind) for one in self.asked)])[:-1]
         of_prompts = lengths[first_rows]
         tokens = of_prompts.max() if self.prompts.are_one else of_prompts.sum()
-        return form_of(self.asked, self.temperatures, int(tokens))
+        softcap = {} if self.softcap is None else {"softcap": self.softcap}
+        return form_of(self.asked, self.temperatures, int(tokens)) | softcap
 
     def worded(self, error: RequestError) -> RequestError:
         """Return an error of the rows in the words of who has asked the questions."""
@@ -87,4 +89,5 @@ def decide(
         asked=asked,
         temperatures=tuple(checkpoint.temperature(question.kind) for question in questions),
         paths=tuple(paths),
+        softcap=None if checkpoint.head is None else checkpoint.head.softcap,
     )

@@ -14,18 +14,25 @@ _NAMED = 20
 """Classes that an error names at most."""
 
 
+def refuse_other_work(classes: Classes, *, is_decision: bool = False, is_of_tokens: bool = False) -> None:
+    """Raise RequestError for a request that such outputs do not answer.
+
+    is_decision: whether it asks questions; is_of_tokens: whether it needs probabilities of next tokens.
+    """
+    decides = classes.activation is Activation.DECISIONS
+    if is_of_tokens or is_decision != decides:
+        has = "classes and gives no probabilities of tokens: it serves /v1/score and /v1/rerank"
+        if decides:
+            has = "a head for decisions and gives no other scores: it serves /v1/systemone and /v1/decisions"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, f"the served model has {has}")
+
+
 def refuse_labels_of_tokens(body: Mapping[str, object]) -> None:
     """Raise RequestError for a field that is about labels made of tokens."""
     for name in _OF_TOKENS:
         if body.get(name) is not None:
             message = f"{name} is about tokens, and the served model has classes: name classes in labels, or nothing"
             raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param=name)
-
-
-def tokens_are_not_scored() -> RequestError:
-    """Return the error for a request that needs probabilities of next tokens."""
-    message = "the served model has classes and gives no probabilities of tokens: it serves /v1/score and /v1/rerank"
-    return RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message)
 
 
 def check_options(activation: Activation, *, apply_softmax: bool, return_logprobs: bool, **_: bool) -> None:

@@ -72,6 +72,8 @@ class Template:
 
         The relevance is then the output of the single class, as it is or through a sigmoid. None if neither holds.
         """
+        if classes.activation is Activation.DECISIONS:
+            return None
         if self.label_scoring is Scoring.TOKEN and set(self.labels) <= set(classes.names):
             return self
         if len(classes.names) > 1:

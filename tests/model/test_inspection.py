@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from checkpoints.files import CheckpointError
+from model.architecture.config import DecoderConfig
 from model.architecture.weights import tensor_shapes
 from model.inspection import Inspection
 from tests.api.tiny_model import make_classifier_directory
 from tests.model.architecture.stored.writers import write_adapter
 from tests.model.checkpoints import CLASSIFIERS, EVERY
+from tests.model.decisions.heads import HEADS, write_head
 from tests.model.reranking.rerankers import write_checkpoint
 from tests.scoreline.running import scoreline
 
@@ -41,6 +43,20 @@ def test_a_checkpoint_is_described_without_its_weights(tmp_path: Path) -> None:
     (adapter / "adapter_config.json").write_text(json.dumps({"peft_type": "LOHA"}))
     with pytest.raises(CheckpointError, match="LOHA"):
         Inspection.of(str(directory), None, str(adapter))
+
+
+def test_a_decision_head_is_described_by_what_it_can_answer(tmp_path: Path) -> None:
+    directory = write_head(tmp_path / "judge", HEADS["slots behind a soft cap and an adapter"])
+    found = Inspection.of(str(directory), None, None)
+    config = DecoderConfig.from_directory(directory)
+    assert found.parameters == sum(math.prod(shape) for shape in tensor_shapes(config).values())
+    assert (found.name, found.adapter, found.template, len(found.classes)) == ("judge", "adapter", None, 24)
+    text = "\n".join(found.lines())
+    assert "a head for decisions (24 labels)" in text
+    assert "with at most so many options: 2 for noul, 16 for choice, 6 for score" in text
+    (directory / "decision_config.json").write_text(json.dumps({"codes": ["A"], "pooling": "mean"}))
+    with pytest.raises(CheckpointError, match="pooling 'mean'"):
+        Inspection.of(str(directory), None, None)
 
 
 def test_the_command_says_why_a_checkpoint_is_refused_and_ends_with_1(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from scoring.decisions.questions import read_systemone
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.model.decisions.checkpoints import VARIANTS, write_variant
 from tests.model.decisions.deciding import Deciding
+from tests.model.decisions.heads import BODIES, HEADS, write_as_body, write_head
 from tests.model.decisions.requests import REQUESTS
 from tests.model.decisions.stored import read_references
 from tests.model.decisions.test_decisions import assert_same_answers
@@ -37,6 +39,52 @@ def test_prompts_and_answers_are_those_of_the_pipeline(variant: str, tmp_path: P
         if not VARIANTS[variant].sanitizes:
             found = json.loads(json.dumps(found, ensure_ascii=False).replace("<|mark|>", "").replace("<|split|>", ""))
         assert_same_answers(found, live[name]["answers"])
+
+
+@pytest.mark.parametrize("name", [*HEADS, *BODIES])
+def test_a_decision_head_has_the_answers_of_the_reference_on_the_body_of_any_family(name: str, tmp_path: Path) -> None:
+    from tests.model.decisions.reference import reference_of_head
+
+    directory = write_head(tmp_path, (HEADS | BODIES)[name])
+    deciding, live = Deciding(directory), reference_of_head(directory)
+    stored = read_references().get(name, {})
+    for asked, body in REQUESTS.items():
+        assert live[asked]["prompts"] == deciding.prompts(body)
+        assert_same_answers(deciding.answer(body)["answers"], live[asked]["answers"])
+        if asked in stored:
+            assert_same_answers(live[asked]["answers"], stored[asked]["answers"])
+
+
+@pytest.mark.parametrize("name", ["slots on gemma3", "codes"])
+def test_a_model_that_transformers_has_saved_has_the_answers_of_the_pipeline(name: str, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, JevForDecision
+
+    from tests.model.decisions.reference import reference
+
+    shipped, saved = write_head(tmp_path / "shipped", HEADS[name]), tmp_path / "saved"
+    jev: Any = JevForDecision
+    jev.from_pretrained(shipped).save_pretrained(saved)
+    AutoTokenizer.from_pretrained(shipped).save_pretrained(saved)
+    found = Deciding(saved).answer(REQUESTS["three kinds"])["answers"]
+    assert_same_answers(found, reference(saved, ["three kinds"])["three kinds"]["answers"])
+
+
+@pytest.mark.parametrize("name", ["slots", "codes on qwen35"])
+def test_the_body_of_a_head_may_have_none_of_its_own(name: str, tmp_path: Path) -> None:
+    from tests.model.decisions.reference import reference_of_head
+
+    directory = write_as_body(write_head(tmp_path, HEADS[name]))
+    live = reference_of_head(directory, ["three kinds"])
+    assert_same_answers(Deciding(directory).answer(REQUESTS["three kinds"])["answers"], live["three kinds"]["answers"])
+
+
+@pytest.mark.parametrize("name", ["codes", "codes on qwen35"])
+def test_the_pipeline_finds_a_decision_head_by_itself(name: str, tmp_path: Path) -> None:
+    from tests.model.decisions.reference import reference
+
+    directory = write_head(tmp_path, HEADS[name])
+    found = Deciding(directory).answer(REQUESTS["three kinds"])["answers"]
+    assert_same_answers(found, reference(directory, ["three kinds"])["three kinds"]["answers"])
 
 
 TEMPLATED = ("template", "question first", "unsanitized", "together")

@@ -119,7 +119,10 @@ class DecisionsBody(CallFields, IgnoredFields):
 class Diagnostics(Shape):
     """How well the question suits the model."""
 
-    label_mass: Share = Field(description="the share of the probability over the whole vocabulary that the labels have")
+    label_mass: Share | None = Field(
+        description="the share of the probability over the whole vocabulary that the labels have; null with a decision "
+        "head, whose labels are no tokens"
+    )
     argmax_is_label: bool | None = Field(description="whether the most probable token is one of the labels")
 
 

@@ -21,7 +21,7 @@ def show_decision(
 ) -> dict[str, Any]:
     """Return the fields of an answer. scores: of all rows of the job. Raises RequestError JOB_FAILED."""
     assert job.form is not None
-    answers = list(answers_of(job.form, scores, item_labels))
+    answers = list(answers_of(job.form, scores, item_labels, of_tokens=job.options.is_of_vocabulary))
     warnings = [*job.warnings, *warnings_of_answers(answers)]
     tokens = int(job.form["input_tokens"])
     cached = min(cached_tokens, tokens)

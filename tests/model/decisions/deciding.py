@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from api.answers.decisions.shown_answers import show_decision
+from checkpoints.classification import Activation
 from checkpoints.files import read_model_card
 from jobs.store.records import Submission
 from scoring.decisions.checkpoint import DecisionCheckpoint
@@ -32,11 +33,26 @@ class Deciding:
         self._card = read_model_card(directory, None, None, self.tokenizer)
         self._engine = engines.load(directory, "float32", **{"step_tokens": 64} | settings)
 
+    @property
+    def fingerprint(self) -> str:
+        """That of the weights."""
+        return self._engine.weights_fingerprint
+
+    def warm_up(self) -> None:
+        """Compile all programs, and compare them with NumPy."""
+        self._engine.warm_up(lambda *_: None)
+        self._engine.warm_up_rest(lambda *_: None)
+
     def request(self, body: Mapping[str, Any]) -> ScoreRequest:
         questions = read_systemone(body["questions"])
         paths = [path_of(question.name or "") for question in questions]
         decision = decide(self.checkpoint, self.tokenizer, body["state"], questions, paths)
-        options = ScoreOptions(apply_softmax=True, label_mass=True, top=True, shape=Shape.SYSTEMONE)
+        classes = self._card.classes
+        activation = Activation.VOCABULARY if classes is None else classes.activation
+        top = classes is None
+        options = ScoreOptions(
+            apply_softmax=True, label_mass=True, top=top, shape=Shape.SYSTEMONE, activation=activation
+        )
         return ScoreRequest(
             decision.prompts.shared,
             list(decision.prompts.behind),
@@ -61,7 +77,7 @@ class Deciding:
         request = self.request(body)
         prepared = self.prepared(request)
         works = tuple(
-            ChunkWork(n, chunk.rows, prepared.label_token_ids, request.options.head, top=True)
+            ChunkWork(n, chunk.rows, prepared.label_token_ids, request.options.head, top=request.options.top)
             for n, chunk in enumerate(prepared.chunks)
         )
         scored = engines.score(self._engine, [GroupWork("owner", prepared.prefix, works)])

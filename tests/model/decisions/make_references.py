@@ -11,7 +11,8 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import transformers
 
 from tests.model.decisions.checkpoints import VARIANTS, write_variant
-from tests.model.decisions.reference import reference
+from tests.model.decisions.heads import ASKED, HEADS, write_head
+from tests.model.decisions.reference import reference, reference_of_head
 from tests.model.decisions.stored import FILE
 
 
@@ -21,6 +22,9 @@ def main() -> None:
     for name in VARIANTS:
         with tempfile.TemporaryDirectory() as folder:
             found[name] = reference(write_variant(Path(folder), name))
+    for name, head in HEADS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            found[name] = reference_of_head(write_head(Path(folder), head), ASKED)
     FILE.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from checkpoints.card import ModelCard
 from model.architecture.configuration_reader import UnsupportedModelError
@@ -19,6 +21,11 @@ from settings.engine import EngineSettings
 from tests.model import engines
 from tests.model.checkpoints import sequences
 from tests.model.chips.eight_devices.conftest import MODELS, SHARED, Loaded, platform
+from tests.model.decisions.deciding import Deciding
+from tests.model.decisions.heads import HEADS, write_head
+from tests.model.decisions.requests import REQUESTS
+from tests.model.decisions.stored import read_references
+from tests.model.decisions.test_decisions import assert_same_answers
 
 TOLERANCE = 1e-5
 PREFIXES = (130, 70, 5)
@@ -88,6 +95,18 @@ def test_heads_score_targets_and_labels_of_all_shards(name: str, chips: int, eng
         strict=True,
     ):
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=TOLERANCE)
+
+
+def test_a_decision_head_is_whole_on_every_device(tmp_path: Path) -> None:
+    path, config = write_head(tmp_path, HEADS["slots"]) / "model.safetensors", tmp_path / "config.json"
+    weights, fields = load_file(path), json.loads(config.read_text())
+    embedding = weights["model.embed_tokens.weight"]
+    # A row of padding, so that two devices can share the embedding equally.
+    save_file(weights | {"model.embed_tokens.weight": np.pad(embedding, ((0, 1), (0, 0)))}, path)
+    config.write_text(json.dumps(fields | {"vocab_size": len(embedding) + 1}))
+    deciding = Deciding(tmp_path, platform=platform(2))
+    found = deciding.answer(REQUESTS["three kinds"])["answers"]
+    assert_same_answers(found, read_references()["slots"]["three kinds"]["answers"])
 
 
 @pytest.mark.parametrize("dense", [False, True])
