@@ -18,13 +18,18 @@ from scoreline.terminal.progress_display import ProgressDisplay
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-EXAMPLE = {
+EXAMPLE: dict[str, object] = {
     "query": "Query: how do I care for indoor plants?\n",
     "items": [
         "Document: Water the fern once a week and keep it out of the sun.\nRelevant:",
         "Document: The train to the coast leaves at nine.\nRelevant:",
     ],
 }
+DECISION: dict[str, object] = {
+    "state": "My parcel has not arrived. I want a refund.",
+    "questions": {"refund": {"type": "noul", "instructions": "Is a refund requested?"}},
+}
+"""What a model with a decision head is asked."""
 GREETING_SECONDS = 5.0
 """How long the greeting may be kept waiting: a rate limit would have it wait for a minute."""
 
@@ -104,10 +109,12 @@ def greet(service: EmbeddedService, display: ProgressDisplay) -> None:
     single = all(len(tokens) == 1 for tokens in labels)
     named = {"labels": LABELS} if single else {"label_token_ids": [tokens[-1] for tokens in labels]}
     # A model with classes is asked for all of them.
-    example = EXAMPLE if model.classes else EXAMPLE | {"apply_softmax": True} | named
+    path, example = "/v1/score", EXAMPLE if model.classes else EXAMPLE | {"apply_softmax": True} | named
+    if model.decides:
+        path, example = "/v1/systemone", DECISION
     display.print(ready + Text(f", serving {model.id}."))
     display.print(documented)
     display.print("Try it:\n")
     body = shlex.quote(json.dumps(example))
     key = f'-H "Authorization: Bearer ${service.key_variable}" ' if service.key_variable else ""
-    display.print(f"  curl -s {url}/v1/score {key}-H 'Content-Type: application/json' -d {body}\n")
+    display.print(f"  curl -s {url}{path} {key}-H 'Content-Type: application/json' -d {body}\n")

@@ -79,7 +79,7 @@ class Answer(Short):
     confidence: float | None  # how sure it is, from 0 to 1; None for yes or no, where the probability says it
     probabilities: Mapping[Any, float] | None  # of each option or level; None for yes or no
     legend: Mapping[str, Any] | None  # what each level means; None for other kinds
-    label_mass: float  # the share of the whole vocabulary that the labels have; tiny: the prompt is wrong
+    label_mass: float | None  # the labels' share of the vocabulary; tiny: the prompt is wrong; None: a decision head
     argmax_is_label: bool | None  # whether the most probable of all tokens is a label; None if it is not known
 
     @classmethod

@@ -288,6 +288,7 @@ class Model:
     template: str | None  # by which documents are ranked; None: by none, unless a request names one
     templates: list[Template]  # those that a request may name
     classes: tuple[str, ...]  # the labels of a model that was trained to classify; else none
+    decides: bool  # whether it has a head for decisions, and so answers these alone
     vocabulary: int  # token ids are below this
     delimiter: int | None  # the token between query and items, in delimiter mode
     raw: Mapping[str, Any] = field(repr=False)  # the whole entry
@@ -298,4 +299,6 @@ class Model:
         names = ("name", "labels", "relevance", "digest")
         templates = [Template(*map(one.get, names)) for one in raw.get("templates", [])]
         classes = raw.get("classes") or {"names": ()}
-        return read_fields(cls, raw, templates=templates, classes=tuple(classes["names"]))
+        decides = classes.get("activation") == "decisions"
+        own = () if decides else tuple(classes["names"])
+        return read_fields(cls, raw, templates=templates, classes=own, decides=decides)

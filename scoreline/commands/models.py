@@ -28,6 +28,8 @@ def models_command(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) ->
     for model in models:
         workers = "no live worker" if model.live_workers == 0 else f"live workers: {model.live_workers}"
         console.print(Text.assemble((model.id, "bold"), f"  {model.max_model_len:,} tokens, {workers}"), soft_wrap=True)
+        if model.decides:
+            console.print("answers decisions alone")
         if model.classes:
             console.print(Text(f"classes: {', '.join(map(column_name, model.classes))}"), soft_wrap=True)
         if not model.templates:
