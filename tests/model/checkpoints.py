@@ -106,10 +106,9 @@ VARIANTS = {
         _SMALL,
         family="qwen3_5_text",
         layers=4,
-        tied=True,
         head_dim=32,
         rope=Rope(10_000_000.0, turned=0.25),
-        recurrence=Recurrence((True, True, True, False), 2, 4, 32, 16, 4),
+        recurrence=Recurrence((True, True, True, False), 2, 4, 32, 24, 4),
     ),
     "qwen35 in turn": replace(
         _SMALL,

@@ -22,7 +22,7 @@ from tests.model.references.gates import FLOAT32_LOGPROBS, assert_bfloat16
 
 pytestmark = pytest.mark.parity
 
-SMALL = replace(EVERY["qwen35"], context=4_096)
+SMALL = replace(EVERY["qwen35"], context=4_096, tied=True)
 SHAPES = {
     "three of four": SMALL,
     "one of two": replace(EVERY["qwen35 in turn"], context=4_096, tied=True),
@@ -77,7 +77,7 @@ def test_the_text_part_of_a_model_that_takes_pictures_is_huggingfaces(tmp_path: 
     import torch  # type: ignore[import-not-found,unused-ignore]
     from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
-    config = EVERY["qwen35"]
+    config = SMALL
     vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "out_hidden_size": config.width}
     whole = Qwen3_5ForConditionalGeneration(
         Qwen3_5Config(text_config=config.to_huggingface(), vision_config=vision, tie_word_embeddings=True)

@@ -82,8 +82,8 @@ def test_a_long_query_is_computed_once_for_rows_that_see_parts_of_it(engine: Eng
 def test_a_block_counts_with_the_state_behind_it() -> None:
     config = EVERY["qwen35"]
     assert config.recurrence is not None
-    # Three layers keep a state of 4 heads of 32 x 16, and three inputs of 2 x 2 x 32 + 4 x 16 channels, in float32.
-    assert config.recurrence.state_bytes == 4 * 3 * (4 * 32 * 16 + 3 * 192)
+    # Three layers keep a state of 4 heads of 32 x 24, and three inputs of 2 x 2 x 32 + 4 x 24 channels, in float32.
+    assert config.recurrence.state_bytes == 4 * 3 * (4 * 32 * 24 + 3 * 224)
     key_values = 2 * config.kv_heads * config.head_dim * STEP * 4
     shape = PoolShape.of(config, 10 * STEP, 4, STEP, budget=3 * (key_values + config.recurrence.state_bytes))
     assert (shape.blocks, shape.budget, shape.longest) == (10, 3, 10)
