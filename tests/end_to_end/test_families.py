@@ -12,7 +12,7 @@ import pytest
 from scoreline.client import Client
 from tests.end_to_end.deployment import KEY, Deployment
 from tests.end_to_end.small_models import ITEMS, LABELS, QUERY, add_weights, expected_scores
-from tests.scoring.tokenizing.tokenizer_families import Family, gemma3, llama3, mistral_v03, qwen2_5
+from tests.scoring.tokenizing.tokenizer_families import Family, gemma3, llama3, mistral_v03, qwen2_5, qwen3_5
 from tests.services import RedisServer
 
 LLAMA3_ROPE = {
@@ -29,6 +29,18 @@ FAMILIES: dict[str, tuple[Callable[[Path], Family], dict[str, Any]]] = {
     "gemma3": (
         gemma3,
         {"architectures": ["Gemma3ForCausalLM"], "head_dim": 16, "sliding_window": 4, "sliding_window_pattern": 2},
+    ),
+    "qwen3.5": (
+        qwen3_5,
+        {
+            "architectures": ["Qwen3_5ForCausalLM"],
+            "head_dim": 32,
+            "full_attention_interval": 2,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+        },
     ),
 }
 """A Qwen3 is served by test_hub_model.py."""

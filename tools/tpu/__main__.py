@@ -40,13 +40,14 @@ def configuration(model: str) -> DecoderConfig:
 
     Raises :class:`checkpoints.files.CheckpointError`.
     """
-    if model in NAMED_SHAPES:
-        return NAMED_SHAPES[model]
     folder = Path(model)
-    if not folder.is_dir():
+    if model not in NAMED_SHAPES and not folder.is_dir():
         names = ", ".join(NAMED_SHAPES)
         raise CheckpointError(f"{model} is neither a folder of a checkpoint nor one of the shapes {names}")
-    return DecoderConfig.from_directory(folder)
+    found = NAMED_SHAPES[model] if model in NAMED_SHAPES else DecoderConfig.from_directory(folder)
+    if found.recurrence is not None:
+        raise CheckpointError(f"{model} has recurrent layers, which are computed layer by layer, not in whole steps")
+    return found
 
 
 def report(target: Target, config: DecoderConfig, workloads: Sequence[Measured]) -> bool:

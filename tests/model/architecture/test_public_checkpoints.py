@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from checkpoints.text_part import text_config
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 
@@ -28,6 +29,7 @@ SERVED = {
     "meta-llama/Meta-Llama-3.1-70B": 70.6,
     "meta-llama/Meta-Llama-3.1-405B": 406.0,
     "microsoft/phi-4": 14.7,
+    "Qwen/Qwen3.5-27B": 27.0,
 }
 """Those that are served, and how many billions of parameters their publishers say that they have."""
 
@@ -37,7 +39,7 @@ BY_FIELD = {"Qwen/Qwen3-32B-FP8-Static-PerTensor": "quantization_config.quant_me
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_checkpoint_is_served_or_refused_by_the_name_of_a_field(name: str) -> None:
-    fields = PUBLIC[name]
+    fields = text_config(PUBLIC[name])
     if name in SERVED:
         assert DecoderConfig.from_huggingface(fields).parameters / 1e9 == pytest.approx(SERVED[name], rel=0.02)
         return

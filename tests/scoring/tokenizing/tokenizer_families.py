@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from scoring.tokenizing.tokenization import TextTokenizer
-from tests.scoring.tokenizing.tokenizers_under_test import LLAMA3, QWEN2, corpus, split_by
+from tests.scoring.tokenizing.tokenizers_under_test import CONTRACTIONS, LLAMA3, QWEN2, corpus, split_by
 
+QWEN35 = (
+    CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
@@ -151,8 +154,15 @@ def _begin(tokenizer: Tokenizer, token: str) -> processors.PostProcessor:
     )
 
 
-def _qwen(directory: Path, model_type: str, added: Sequence[AddedToken], **options: Any) -> Family:
-    tokenizer = byte_level(QWEN2)
+def _qwen(
+    directory: Path,
+    model_type: str,
+    added: Sequence[AddedToken],
+    pattern: str = QWEN2,
+    tokenizer_class: str = "Qwen2Tokenizer",
+    **options: Any,
+) -> Family:
+    tokenizer = byte_level(pattern)
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
     tokenizer.add_special_tokens([special("<|endoftext|>"), special("<|im_start|>"), special("<|im_end|>")])
@@ -162,7 +172,7 @@ def _qwen(directory: Path, model_type: str, added: Sequence[AddedToken], **optio
         directory,
         tokenizer,
         model_type,
-        "Qwen2Tokenizer",
+        tokenizer_class,
         added,
         add_prefix_space=False,
         split_special_tokens=False,
@@ -181,6 +191,13 @@ def qwen2_5(directory: Path) -> Family:
 def qwen3(directory: Path) -> Family:
     """Qwen3: the tags of its thinking are ordinary tokens."""
     return _qwen(directory, "qwen3", [plain("<think>"), plain("</think>")], add_bos_token=False)
+
+
+def qwen3_5(directory: Path) -> Family:
+    """Qwen3.5: marks belong to the letters before them."""
+    thoughts = [plain("<think>"), plain("</think>")]
+    found = _qwen(directory, "qwen3_5_text", thoughts, QWEN35, "Qwen3_5Tokenizer", add_bos_token=False)
+    return replace(found, fragments=(*found.fragments, "e\u0301\u0301", "\u0301"))
 
 
 def llama3(directory: Path, added: Sequence[AddedToken] = (), **options: Any) -> Family:
@@ -298,6 +315,7 @@ FAMILIES: dict[str, Callable[[Path], Family]] = {
     for build in (
         qwen2_5,
         qwen3,
+        qwen3_5,
         llama3,
         llama3_told_no_bos,
         llama3_with_awkward_tokens,
@@ -309,7 +327,7 @@ FAMILIES: dict[str, Callable[[Path], Family]] = {
         gemma3,
     )
 }
-CUTTABLE = ("qwen2_5", "qwen3", "llama3", "llama3_told_no_bos", "nemo")
+CUTTABLE = ("qwen2_5", "qwen3", "qwen3_5", "llama3", "llama3_told_no_bos", "nemo")
 """The families whose queries are cut. The others have no pre-tokenizer, or added tokens that rule it out."""
 SENTENCE_PIECE = ("llama2", "mistral_v01", "mistral_v01_without_bos", "mistral_v03")
 
