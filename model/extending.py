@@ -38,13 +38,19 @@ class GroupRows:
     def by_beginning(self) -> Iterator[GroupRows]:
         """Yield a part for each number of tokens of the prefix that rows see, whose prefix has only these tokens.
 
-        The first part sees the most, and has the branches.
+        The first part sees the most, and has the branches. A row of every part pays for what the part computes.
         """
-        begins = [*(row.begin for row in self.rows), *(branch.begin for branch in self.branches)]
-        for number, begin in enumerate(sorted(set(begins), reverse=True)):
+        most = max(*(row.begin for row in self.rows), *(branch.begin for branch in self.branches), 0)
+        begins = {row.begin for row in self.rows} | {most}
+        for begin in sorted(begins, reverse=True):
             group = replace(self.group, prefix=self.group.prefix[:begin])
             rows = [row for row in self.rows if row.begin == begin]
-            yield GroupRows(group, rows) if number else replace(self, group=group, rows=rows)
+            payer = rows[0] if rows else next(branch.end for branch in self.branches if branch.begin == begin)
+            unpaid = self.unpaid if len(begins) == 1 else (payer.buffer, begin)
+            if begin == most:
+                yield replace(self, group=group, rows=rows, unpaid=unpaid)
+            else:
+                yield GroupRows(group, rows, unpaid=unpaid)
 
     def joined(self, other: GroupRows) -> GroupRows:
         """Return all rows and branches of two parts of a group. The first part pays for the prefix."""

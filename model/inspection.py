@@ -99,7 +99,11 @@ class Inspection:
             f"size         {self.parameters / 1e9:.3g} billion parameters, sequences of {self.context:,} tokens",
             f"memory       {gigabytes:.3g} GB of weights in bfloat16, {2 * gigabytes:.3g} GB in float32; "
             f"{megabytes:.3g} MB for the keys and values of {_TOKENS:,} tokens in bfloat16"
-            + (f", and {self.state_bytes / 1e6:.3g} MB for the state of a sequence" if self.state_bytes else ""),
+            + (
+                f", and {self.state_bytes / 1e6:.3g} MB for a state behind each step of them"
+                if self.state_bytes
+                else ""
+            ),
             f"rankings     {'no template is known to suit' if self.template is None else f'template {self.template}'}",
             f"decisions    {self.decisions}",
         ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
@@ -30,10 +32,30 @@ def alone(part: Array) -> Array:
     return part
 
 
+LONG_ROW = 4_096
+"""Numbers of a token from which on XLA, on a CPU, sums a row in another order if there are more rows: in steps of 256
+tokens, arrays of 2^20 numbers (jaxlib 0.10)."""
+
+
+def sum_of_squares(values: Array) -> Array:
+    """Return the sum over the last axis, [..., 1], whose bits do not depend on the number of rows; values: [T, ...]."""
+    squares = values * values
+    if math.prod(squares.shape[1:]) < LONG_ROW:
+        return jnp.sum(squares, axis=-1, keepdims=True)
+
+    def as_product(squares: Array) -> Array:
+        return jnp.matmul(squares, jnp.ones((squares.shape[-1], 1), jnp.float32), precision=lax.Precision.HIGHEST)
+
+    found: Array = lax.platform_dependent(
+        squares, cpu=as_product, default=lambda squares: jnp.sum(squares, axis=-1, keepdims=True)
+    )
+    return found
+
+
 def rms_norm(values: Array, weight: Array, epsilon: float) -> Array:
-    """Return the root-mean-square norm over the last axis, in float32 throughout."""
+    """Return the root-mean-square norm over the last axis, in float32 throughout; values: [T, ...]."""
     values = values.astype(jnp.float32)
-    mean_square = jnp.mean(values * values, axis=-1, keepdims=True)
+    mean_square = sum_of_squares(values) / values.shape[-1]
     return values * lax.rsqrt(mean_square + epsilon) * weight.astype(jnp.float32)
 
 

@@ -66,8 +66,12 @@ class DecoderConfig:
             raise UnsupportedModelError(
                 f"num_attention_heads {self.query_heads} is no multiple of num_key_value_heads {self.kv_heads}"
             )
-        if self.head_dim % 2 or int(self.head_dim * self.rope.turned) % 2:
+        if self.head_dim % 2:
             raise UnsupportedModelError(f"head_dim {self.head_dim} is odd; rotary positions need pairs")
+        if 2 * self.rope.pairs(self.head_dim) != self.head_dim * self.rope.turned or self.rope.pairs(self.head_dim) < 1:
+            raise UnsupportedModelError(
+                f"partial_rotary_factor {self.rope.turned:g} of head_dim {self.head_dim} makes no whole pairs"
+            )
 
     @property
     def qk_norm(self) -> QKNorm:

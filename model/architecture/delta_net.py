@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from model.architecture.config import DecoderConfig
 from model.architecture.projections import Linear, Norm, Total, normal
 from model.delta_rule import CHUNK, DeltaInputs, delta_rule
-from model.linear import alone
+from model.linear import alone, sum_of_squares
 from model.rotation import split
 
 _UNIT = 1e-6  # what HuggingFace adds to the squared length of queries and keys
@@ -106,4 +106,4 @@ class GatedDeltaNet(nnx.Module):
 
 def _unit(vectors: Array) -> Array:
     """Return vectors of length one."""
-    return vectors * jax.lax.rsqrt(jnp.sum(vectors * vectors, axis=-1, keepdims=True) + _UNIT)
+    return vectors * jax.lax.rsqrt(sum_of_squares(vectors) + _UNIT)

@@ -64,16 +64,17 @@ def read_recurrence(fields: ConfigurationReader) -> Recurrence:
     """Return the recurrent layers of a family that has some. Raises :class:`UnsupportedModelError`."""
     layers = _layers(fields)
     defaults = list(Recurrence._field_defaults.values())
-    found = Recurrence(
-        layers, *(fields.integer(name, default) for name, default in zip(_FIELDS, defaults, strict=True))
-    )
+    least = (1, 1, 1, 1, 2)
+    sizes = (fields.integer(*named, least=one) for *named, one in zip(_FIELDS, defaults, least, strict=True))
+    found = Recurrence(layers, *sizes)
     if found.value_heads % found.key_heads:
         raise UnsupportedModelError(
             f"linear_num_value_heads {found.value_heads} is no multiple of linear_num_key_heads {found.key_heads}"
         )
     if layers[-1] or not any(layers):
+        field = "layer_types" if "layer_types" in fields else "full_attention_interval"
         raise UnsupportedModelError(
-            "layer_types must have linear_attention and end with full_attention, as all published models of the family"
+            f"{field} must give linear_attention and end with full_attention, as in all published models of the family"
         )
     for name, only in (("attn_output_gate", True), ("output_gate_type", "swish")):
         fields.require(name, only)

@@ -173,8 +173,8 @@ class Rope:
         return plain if self.scaling is None else self.scaling.scaled(plain, self.theta)
 
     def pairs(self, head_dim: int) -> int:
-        """Return how many pairs of a head's numbers are rotated, as HuggingFace counts them."""
-        return (int(head_dim * self.turned) + 1) // 2
+        """Return how many pairs of a head's numbers are rotated."""
+        return int(head_dim * self.turned) // 2
 
     @property
     def magnitude(self) -> float:

@@ -99,6 +99,11 @@ class PrefixCache:
             prefix.lose()
             self.blocks.make_room(0)
 
+    @property
+    def has_states(self) -> bool:
+        """See :class:`model.forward.Forward`."""
+        return self._forward.has_states
+
     def has(self, owner: str, tokens: TokenIds) -> bool:
         """Return whether a query is there as a whole."""
         self.blocks.expire()

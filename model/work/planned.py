@@ -11,7 +11,7 @@ from model.extending import GroupRows
 from model.prefixes.cache import PrefixCache
 from model.score_buffer import EngineError, ScoreBuffer, TargetBuffer
 from model.work.layout import lay_out
-from scoring.layout import ChunkWork, GroupWork
+from scoring.layout import ChunkWork, GroupWork, Rows, TokenIds
 from scoring.planning.algorithms import Algorithm, Choice
 from scoring.planning.cut import Cut, cut
 from scoring.planning.estimates import NOTHING, Estimate, Estimator
@@ -67,8 +67,14 @@ class WorkPlanner:
     def cut(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> Cut:
         """Cut chunks of one kind of a group."""
         chunks = [(buffer.chunk.rows, buffer.chunk.continuations) for buffer in buffers]
-        is_cached = self.cache.has(group.owner, group.prefix)
+        is_cached = self.cache.has(group.owner, self._computed_prefix(group, [rows for rows, _ in chunks]))
         return cut(self.planner, GroupLengths.of(len(group.prefix), chunks, cached=is_cached))
+
+    def _computed_prefix(self, group: GroupWork, rows: Sequence[Rows]) -> TokenIds:
+        """Return what is computed of a prefix: all, or of models with states, as much as a row sees."""
+        if not self.cache.has_states:
+            return group.prefix
+        return group.prefix[: max(int(one.prefix_ends.max(initial=0)) for one in rows)]
 
     def _parts(self, made: Cut, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> list[Part]:
         found, chunk_of = list[Part](), np.repeat(np.arange(len(buffers)), [len(one.chunk.rows) for one in buffers])

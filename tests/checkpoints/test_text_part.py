@@ -87,12 +87,15 @@ def test_qwen35_is_read_as_its_text_part() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"layer_types": ["full_attention"] * 24}, "layer_types must have linear_attention"),
+        ({"layer_types": ["full_attention"] * 24}, "layer_types must give linear_attention"),
+        ({"layer_types": None, "full_attention_interval": 5}, "full_attention_interval must give linear_attention"),
         ({"layer_types": ["full_attention"] * 23 + ["linear_attention"]}, "end with full_attention"),
         ({"layer_types": ["linear_attention", "sliding_attention"] * 12}, "layer_types .* is not implemented"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types has 2 entries for 24 layers"),
         ({"linear_num_value_heads": 24}, "linear_num_value_heads 24 is no multiple of linear_num_key_heads 16"),
-        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim must be an integer from 1 up"),
+        ({"linear_conv_kernel_dim": 1}, "linear_conv_kernel_dim must be an integer from 2 up"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.001}}, "partial_rotary_factor 0.001 of head_dim 256 makes no"),
+        ({"head_dim": 36}, "partial_rotary_factor 0.25 of head_dim 36 makes no whole pairs"),
         ({"attn_output_gate": False}, "attn_output_gate False is not implemented"),
         ({"output_gate_type": "sigmoid"}, "output_gate_type 'sigmoid' is not implemented"),
         ({"attention_bias": True}, "attention_bias True is not implemented"),

@@ -49,4 +49,6 @@ def open_decision_head(directory: Path, body: Tensors, labels: int) -> Iterator[
 def _in_model(body: Tensors) -> Tensors:
     """Return the tensors of a body by the names that they have in a model with a head."""
     is_alone = body.keys() & {"embed_tokens.weight", "language_model.embed_tokens.weight"}
-    return {f"model.{name}": tensor for name, tensor in body.items()} if is_alone else body
+    if not is_alone:
+        return body
+    return {name if name.startswith("mtp.") else f"model.{name}": tensor for name, tensor in body.items()}

@@ -116,6 +116,9 @@ class Adapter:
         self._refuse([name for name in (*self._low, *self._whole) if name not in shapes], "no weights of the model")
         faults = []
         for name, low in self._low.items():
+            if len(shapes[name]) != 2:
+                faults.append(f"{low.down} is of {name}, which is no linear layer")
+                continue
             out, width = shapes[name]
             rank = self._tensors[low.down].get_shape()[0]
             faults += self._other_than(low.down, (rank, width)) + self._other_than(low.up, (out, rank))

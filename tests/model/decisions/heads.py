@@ -125,13 +125,18 @@ def write_as_body(directory: Path) -> Path:
 
 
 def write_as_part(directory: Path) -> Path:
-    """Turn a checkpoint of Gemma 3 into one whose body sees pictures, too."""
+    """Turn a checkpoint of Gemma 3 or Qwen3.5 into one whose body sees pictures, too."""
     config, path = json.loads((directory / "config.json").read_text()), directory / "model.safetensors"
     text = {name: value for name, value in config.items() if name != "architectures"}
-    whole = {"model_type": "gemma3", "architectures": ["Gemma3Model"], "text_config": text}
+    kind, name, others = {
+        "gemma3_text": ("gemma3", "Gemma3Model", ("vision_tower.post_layernorm.weight",)),
+        "qwen3_5_text": ("qwen3_5", "Qwen3_5Model", ("visual.merger.norm.weight", "mtp.fc.weight")),
+    }[config["model_type"]]
+    whole = {"model_type": kind, "architectures": [name], "text_config": text, "tie_word_embeddings": True}
     (directory / "config.json").write_text(json.dumps(whole))
     weights = {name.replace("model.", "language_model.", 1): tensor for name, tensor in load_file(path).items()}
-    save_file(weights | {"vision_tower.post_layernorm.weight": np.zeros(16, np.float32)}, path)
+    weights.pop("lm_head.weight", None)
+    save_file(weights | {name: np.zeros(16, np.float32) for name in others}, path)
     return directory
 
 

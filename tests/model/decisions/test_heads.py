@@ -46,7 +46,13 @@ def test_prompts_and_answers_are_those_of_the_reference(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "change"), [(SLOTS, write_as_saved), (SLOTS, write_as_body), ("slots on gemma3", write_as_part)]
+    ("name", "change"),
+    [
+        (SLOTS, write_as_saved),
+        (SLOTS, write_as_body),
+        ("slots on gemma3", write_as_part),
+        ("codes on qwen35", write_as_part),
+    ],
 )
 def test_a_model_that_transformers_has_saved_and_a_body_without_a_head_of_its_own_give_the_same_answers(
     name: str, change: Callable[[Path], Path], tmp_path: Path

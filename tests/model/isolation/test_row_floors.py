@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.shapes import QWEN3_06B, SHAPES
 from model.architecture.config import DecoderConfig
+from model.architecture.recurrence import Recurrence
 from model.buckets import ROW_FLOOR, Buckets
 from model.executable_table import ExecutableTable
 from model.layerwise.decoder import LayerwiseDecoder
@@ -20,16 +21,26 @@ from model.layerwise.embed import EmbedKey
 from model.layerwise.output_mlp import OutputMLPKey
 from model.layerwise.prefix_attention import PrefixAttentionKey
 from model.layerwise.qkv import QKVKey
+from model.layerwise.recurrence import RecurrentInputsKey, RecurrentOutputKey
 from model.platforms import Platform
 from tests.model.checkpoints import CONFIGS, random_decoder
 from tests.model.devices import stand_in
 from tests.model.engines import PLATFORM, DType, unchecked
+from tools.tpu.shapes import QWEN35_08B
 
 MODELS: dict[str, DecoderConfig] = {
     "untied": CONFIGS["untied"],
     "demonstration": SHAPES["demonstration"],
     # Products this large take other paths than small ones.
-    "qwen3-0.6b": replace(QWEN3_06B, layers=2, vocabulary=512),
+    "qwen3-0.6b": replace(QWEN3_06B, layers=1, vocabulary=512),
+    # Sums of a row of so many numbers, too.
+    "a width of 4,096": replace(
+        QWEN3_06B, width=4_096, layers=1, query_heads=32, kv_heads=8, mlp_width=512, vocabulary=512
+    ),
+}
+RECURRENT = {
+    "as wide as 0.8B": replace(QWEN35_08B, layers=2, recurrence=Recurrence((True, False), value_heads=16)),
+    "as wide as 9B": replace(QWEN35_08B, layers=2, width=4_096, recurrence=Recurrence((True, False))),
 }
 BUCKETS = Buckets.of(256)
 BLOCKS = 3
@@ -45,7 +56,8 @@ def test_platforms_and_steps_without_equal_bits_have_one_step_size() -> None:
 @pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
 @pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), "float32"])
 @pytest.mark.parametrize(
-    "name", ["demonstration", *(pytest.param(name, marks=pytest.mark.slow) for name in ("untied", "qwen3-0.6b"))]
+    "name",
+    ["demonstration", "a width of 4,096", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MODELS)[:3:2])],
 )
 def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str, dtype: DType) -> None:
     config = replace(MODELS[name], layers=1)
@@ -78,3 +90,29 @@ def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str, dty
     for size in BUCKETS.step_sizes[:-1]:
         for what, found in outputs(size).items():
             np.testing.assert_array_equal(found.view(np.int32), whole[what].view(np.int32), err_msg=f"{what} at {size}")
+
+
+@pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
+@pytest.mark.parametrize("name", [pytest.param("as wide as 0.8B", marks=pytest.mark.slow), "as wide as 9B"])
+def test_a_recurrent_layer_of_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str) -> None:
+    config = replace(RECURRENT[name], vocabulary=512, mlp_width=512)
+    decoder = LayerwiseDecoder(random_decoder(config, "float32", seed=3), PLATFORM, BUCKETS, BLOCKS)
+    table = ExecutableTable(decoder, PLATFORM, unchecked)
+    random, rows = np.random.RandomState(0), BUCKETS.step_tokens
+    hidden, out = (
+        random.standard_normal(shape.shape).astype(np.float32)
+        for shape in (decoder.hidden(rows), decoder.recurred(rows))
+    )
+    before = random.standard_normal(decoder.state()[0].shape).astype(np.float32)
+    windows = random.randint(0, ROW_FLOOR, (rows, decoder.recurrence.inputs)).astype(np.int32)
+
+    def outputs(size: int) -> list[np.ndarray]:
+        layer = decoder.recurrent_layers[0]
+        given = table[RecurrentInputsKey(size)](*layer, hidden[:size], before, windows[:size], np.int32(5))
+        left = table[RecurrentOutputKey(size)](*layer, hidden[:size], out)
+        return [np.asarray(part)[:ROW_FLOOR].view(np.int32) for part in (*given, *left)]
+
+    whole = outputs(rows)
+    for size in BUCKETS.step_sizes[:-1]:
+        for number, (found, expected) in enumerate(zip(outputs(size), whole, strict=True)):
+            np.testing.assert_array_equal(found, expected, err_msg=f"output {number} at {size}")

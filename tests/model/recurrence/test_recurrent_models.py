@@ -15,10 +15,11 @@ from model.architecture.configuration_reader import UnsupportedModelError
 from model.chips.mesh import Chips
 from model.engine import Engine
 from model.platforms import Platform
-from model.prefixes.pool import PoolShape
-from scoring.layout import ChunkWork, GroupWork, Head, Rows
+from model.prefixes.pool import PROGRAM_BYTES, ContextTooLongError, PoolShape
+from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import EVERY
+from tests.model.continuations.cases import Way, by
 from tests.model.engines import chunk
 from tests.model.geometries import LABELS, STEP, Group, groups, several_groups
 from tests.model.references.gates import FLOAT32_LOGPROBS
@@ -77,6 +78,46 @@ def test_a_long_query_is_computed_once_for_rows_that_see_parts_of_it(engine: Eng
     with engines.counted(engine) as computed:
         engines.score(engine, [GroupWork("parts", tokens, (ChunkWork(0, rows, LABELS, Head.LOGPROBS),))])
     assert sum(computed) == len(tokens) + 39 + 1 + 2 * len(ends)
+
+
+def test_usage_says_how_many_tokens_of_the_query_were_computed(engine: Engine) -> None:
+    """A row of each part pays for it, but for the whole steps that it shares."""
+    random = np.random.RandomState(3)
+    for length in (50, 3 * STEP + 40):
+        tokens = random.randint(0, 90, length).astype(np.int32)
+        ends = [length, length - 1, length - 1, length - 2, length]
+        items = [random.randint(0, 90, own).astype(np.int32) for own in (3, 2, 1, 4, 2)]
+        chunk = ChunkWork(0, Rows.pack(items, ends), LABELS, Head.LOGPROBS)
+        with engines.counted(engine) as computed:
+            (scored,) = engine.score([GroupWork("usage", tokens, (chunk,))], lambda: None)
+        assert sum(ends) + sum(map(len, items)) - scored.cached_tokens == sum(computed)
+
+
+def test_branches_compute_no_part_of_a_query_that_nothing_reads(checkpoint: Callable[[str], Path]) -> None:
+    """Labels of several tokens behind items that see less of the query."""
+    random = np.random.RandomState(4)
+    prefix, item, label = (random.randint(0, 90, size).astype(np.int32) for size in (2 * STEP + 20, 40, 20))
+    ends = [len(prefix), len(prefix) - 1]
+    continuations = Continuations.pack([label] * 8, np.repeat(np.array(ends) + len(item), 4))
+    chunk = ChunkWork(0, Rows.pack([item] * 2, ends), (), Head.LOGPROBS, continuations)
+    counts = []
+    for name in ("untied", "qwen35"):
+        engine = engines.load(checkpoint(name), "float32", "prefill_extend", step_tokens=STEP)
+        with engines.counted(engine) as computed, by(Way.BRANCH):
+            list(engine.score([GroupWork("branches", prefix, (chunk,))], lambda: None))
+        counts.append(sum(computed))
+    assert counts[0] == counts[1]
+
+
+def test_a_device_keeps_room_for_the_pools_that_programs_are_checked_over() -> None:
+    config = replace(EVERY["qwen35"], context=10 * STEP)
+    assert config.recurrence is not None
+    block = engines.block_bytes(config, STEP)
+    of_layer = max(2 * config.kv_heads * config.head_dim * STEP * 4, config.recurrence.state_bytes // 3)
+    memory = PROGRAM_BYTES + 100 * (block + 2 * of_layer)
+    assert PoolShape.of(config, config.context, 4, STEP, memory=memory).blocks == 100
+    with pytest.raises(ContextTooLongError, match="room for what is kept of 576 tokens"):
+        PoolShape.of(config, config.context, 4, STEP, memory=PROGRAM_BYTES + 9 * (block + 2 * of_layer))
 
 
 def test_a_block_counts_with_the_state_behind_it() -> None:

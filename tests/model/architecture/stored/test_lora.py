@@ -121,6 +121,23 @@ def test_what_is_not_implemented_is_refused_by_name(
         loaded(write(tmp_path / "base", CONFIG, base), adapter)
 
 
+def test_an_adapter_changes_the_queries_and_the_gate_of_attention_which_are_one_tensor(tmp_path: Path) -> None:
+    config, module = VARIANTS["qwen35"], "model.layers.3.self_attn.q_proj"
+    base = tensors(config, 3)
+    change = factors(module, base[f"{module}.weight"].shape, 4)
+    adapter = write_adapter(tmp_path / "a", change)
+    found, _ = loaded(write(tmp_path / "base", config, base), adapter, config)
+    down, up = (change[f"base_model.model.{module}.lora_{part}.weight"] for part in "AB")
+    np.testing.assert_allclose(found[f"{module}.weight"], base[f"{module}.weight"] + 2 * up @ down, atol=1e-5)
+
+
+def test_an_adapter_of_a_convolution_is_refused_by_name(tmp_path: Path) -> None:
+    config, module = VARIANTS["qwen35"], "model.layers.0.linear_attn.conv1d"
+    adapter = write_adapter(tmp_path / "a", factors(module, (64, 4), 4))
+    with pytest.raises(CheckpointError, match=f"is of {module}.weight, which is no linear layer"):
+        loaded(write(tmp_path / "base", config, tensors(config, 3)), adapter, config)
+
+
 def test_a_changed_embedding_that_is_the_head_too_and_missing_files_are_refused(tmp_path: Path) -> None:
     config = replace(CONFIG, tied=True)
     base = tensors(config, 3)
