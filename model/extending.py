@@ -40,7 +40,10 @@ class GroupRows:
 
         The first part sees the most, and has the branches. A row of every part pays for what the part computes.
         """
-        most = max(*(row.begin for row in self.rows), *(branch.begin for branch in self.branches), 0)
+        if not self.rows and not self.branches:
+            yield self
+            return
+        most = max([*(row.begin for row in self.rows), *(branch.begin for branch in self.branches)])
         begins = {row.begin for row in self.rows} | {most}
         for begin in sorted(begins, reverse=True):
             group = replace(self.group, prefix=self.group.prefix[:begin])
