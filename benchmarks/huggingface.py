@@ -1,7 +1,7 @@
 """Times HuggingFace's classes on a workload: with the query's keys and values computed once, and serially.
 
 The dtype is bf16 or float32, whichever takes less time for a batch of items on this machine. Items of a batch are
-padded on the right, which needs no mask, since attention is causal. The body runs without the head, which then runs on
+padded on the right, which needs no mask, since all layers are causal. The body runs without the head, which then runs on
 each item's last state alone. torch uses as many threads as there are cores.
 """
 
@@ -75,7 +75,7 @@ class HuggingFace:
             scores[empty] = self._read(prefix.last_hidden_state, [len(group.query) - 1])
         for batch in batches(lengths, CACHED_ITEMS, CACHED_TOKENS, behind=len(group.query)):
             cache = copy.deepcopy(prefix.past_key_values)
-            cache.batch_repeat_interleave(len(batch))
+            cache.reorder_cache(self._torch.zeros(len(batch), dtype=self._torch.long))
             ids, last = self._padded([group.items[n] for n in batch])
             scores[batch] = self._read(self._model.model(ids, past_key_values=cache).last_hidden_state, last)
         return scores
@@ -96,7 +96,7 @@ class HuggingFace:
         sums = np.empty(len(rows), np.float32)
         for batch in batches([len(row) for row in rows], CACHED_ITEMS, CACHED_TOKENS, behind=len(group.query)):
             cache = copy.deepcopy(prefix.past_key_values)
-            cache.batch_repeat_interleave(len(batch))
+            cache.reorder_cache(self._torch.zeros(len(batch), dtype=self._torch.long))
             ids, last = self._padded([rows[n] for n in batch])
             hidden = self._model.model(ids, past_key_values=cache).last_hidden_state
             # Only the states before targets go through the head.
