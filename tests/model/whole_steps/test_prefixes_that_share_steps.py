@@ -50,7 +50,7 @@ def load(checkpoint: Callable[[str], Path]) -> Load:
             platform=WHOLE_STEPS,
             context=None if blocks == ROOMY else CROWDED,
             step_tokens=STEP,
-            prefix_cache_bytes=blocks * engines.block_bytes(EVERY["untied"], STEP),
+            prefix_cache_bytes=blocks * engines.block_bytes(EVERY["untied"], BLOCK),
         )
 
     return loaded
