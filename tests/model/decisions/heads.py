@@ -120,6 +120,7 @@ def write_as_body(directory: Path) -> Path:
     end = "TextModel" if config["model_type"].endswith("_text") else "Model"
     (directory / "config.json").write_text(json.dumps(config | {"architectures": [name.replace("ForCausalLM", end)]}))
     weights = {name.removeprefix("model."): tensor for name, tensor in load_file(path).items()}
+    weights.pop("lm_head.weight", None)
     save_file(weights, path, metadata={"format": "pt"})
     return directory
 

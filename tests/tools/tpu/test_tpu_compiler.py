@@ -179,7 +179,7 @@ def test_a_model_that_leaves_no_room_for_its_context_does_not_fit() -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["fits"] is False
     assert found["programs"] == []
-    assert "the device has room for the keys and values of 0 tokens beside the weights" in done.stderr
+    assert "the device has room for what is kept of 0 tokens beside the weights" in done.stderr
 
 
 def cut(shape: str, folder: Path, context: int) -> Path:
