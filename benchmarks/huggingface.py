@@ -1,8 +1,8 @@
 """Times HuggingFace's classes on a workload: with the query's keys and values computed once, and serially.
 
 The dtype is bf16 or float32, whichever takes less time for a batch of items on this machine. Items of a batch are
-padded on the right, which needs no mask, since all layers are causal. The body runs without the head, which then runs on
-each item's last state alone. torch uses as many threads as there are cores.
+padded on the right, which needs no mask, since all layers are causal. The body runs without the head, which then runs
+on each item's last state alone. torch uses as many threads as there are cores.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def cached_bytes(config: DecoderConfig, query: int) -> int:
     """Return the bytes of a query's bf16 keys and values, in whole blocks, and of the states behind these."""
     block = 256  # tokens, on a CPU
     key_values = 2 * config.attention_layers * config.kv_heads * config.head_dim * 2 * block
-    return -(-query // block) * (key_values + (0 if config.recurrence is None else config.recurrence.state_bytes))
+    return -(-query // block) * (key_values + config.state_bytes)
 
 
 def main() -> None:

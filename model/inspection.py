@@ -65,6 +65,7 @@ class Inspection:
         name = name_of_adapter(adapter)
         served = ServedCheckpoint.load(checkpoint, name=name, delimiter=None, context_length=None)
         classes = served.card.classes
+        key_values = 2 * config.attention_layers * config.kv_heads * config.head_dim  # numbers of a token
         return cls(
             name=served.card.name,
             family=config.family,
@@ -75,13 +76,8 @@ class Inspection:
             context=config.context,
             parameters=config.parameters,
             weight_bytes=_BFLOAT16_BYTES * config.parameters,
-            bytes_per_1000_tokens=_TOKENS
-            * 2
-            * _BFLOAT16_BYTES
-            * config.attention_layers
-            * config.kv_heads
-            * config.head_dim,
-            state_bytes=0 if config.recurrence is None else config.recurrence.state_bytes,
+            bytes_per_1000_tokens=_TOKENS * _BFLOAT16_BYTES * key_values,
+            state_bytes=config.state_bytes,
             template=_template(served),
             decisions=_decisions(checkpoint.directory, served),
         )
@@ -93,17 +89,15 @@ class Inspection:
             head = f"decisions ({len(self.classes)} labels)"
         gigabytes = self.weight_bytes / 1e9
         megabytes = self.bytes_per_1000_tokens / 1e6
+        states = (
+            f", and {self.state_bytes / 1e6:.3g} MB for a state behind each step of them" if self.state_bytes else ""
+        )
         return [
             f"served       {self.name}: {self.family}, a head for {head}, weights stored as {self.stored}",
             *([] if self.adapter is None else [f"adapter      {self.adapter}, merged into the weights"]),
             f"size         {self.parameters / 1e9:.3g} billion parameters, sequences of {self.context:,} tokens",
             f"memory       {gigabytes:.3g} GB of weights in bfloat16, {2 * gigabytes:.3g} GB in float32; "
-            f"{megabytes:.3g} MB for the keys and values of {_TOKENS:,} tokens in bfloat16"
-            + (
-                f", and {self.state_bytes / 1e6:.3g} MB for a state behind each step of them"
-                if self.state_bytes
-                else ""
-            ),
+            f"{megabytes:.3g} MB for the keys and values of {_TOKENS:,} tokens in bfloat16{states}",
             f"rankings     {'no template is known to suit' if self.template is None else f'template {self.template}'}",
             f"decisions    {self.decisions}",
         ]

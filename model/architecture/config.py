@@ -108,6 +108,11 @@ class DecoderConfig:
         return self.layers - sum(self.recurrent)
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of what recurrent layers keep of a sequence, in float32; 0 if there are none."""
+        return 0 if self.recurrence is None else self.recurrence.state_bytes
+
+    @property
     def gates_attention(self) -> bool:
         """Whether what attention gives is multiplied by a gate of the token that asked."""
         return FAMILIES[self.family].is_hybrid

@@ -55,15 +55,17 @@ class PoolShape:
         takes in the pool, None for those of the model. Raises :class:`ContextTooLongError`.
         """
         token_bytes = 2 * config.attention_layers * config.kv_heads * (head_dim or config.head_dim) * itemsize
-        state_bytes = 0 if config.recurrence is None else config.recurrence.state_bytes
-        block_bytes = token_bytes * block_tokens + state_bytes
+        block_bytes = token_bytes * block_tokens + config.state_bytes
         longest = -(-context // block_tokens)
         most = POOL_CONTEXTS * longest
         if memory is None:
             allowed = max(1, min((budget or HOST_BUDGET) // block_bytes, most))
             return cls(max(allowed, longest), allowed, longest)
         if config.recurrence is not None:
-            of_layer = token_bytes * block_tokens // config.attention_layers, state_bytes // sum(config.recurrent)
+            of_layer = (
+                token_bytes * block_tokens // config.attention_layers,
+                config.state_bytes // sum(config.recurrent),
+            )
             block_bytes += CHECKED_LAYERS * max(of_layer)
         room = (memory - PROGRAM_BYTES) // block_bytes
         if room < longest:

@@ -47,7 +47,7 @@ def load(
 def block_bytes(config: DecoderConfig, tokens: int) -> int:
     """The bytes of a block of a pool in float32: keys and values, and what recurrent layers keep behind them."""
     key_values = 2 * config.attention_layers * config.kv_heads * config.head_dim * tokens * 4
-    return key_values + (0 if config.recurrence is None else config.recurrence.state_bytes)
+    return key_values + config.state_bytes
 
 
 def unchecked(key: ProgramKey[Any], executable: jax.stages.Compiled) -> None:
