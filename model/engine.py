@@ -73,8 +73,6 @@ class Engine:
         algorithm: AlgorithmSetting = "auto",
         attention: Attention | None = None,
     ) -> None:
-        if decoder.config.recurrence is not None:
-            platform = platform.layer_by_layer
         step_tokens = platform.step_tokens(settings.step_tokens)
         buckets = Buckets.of(
             step_tokens,

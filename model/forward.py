@@ -86,6 +86,16 @@ class AttentionRows:
         begins, shared, own_begins = (part[:, None] for part in (self.begins, self.shared, self.own_begins))
         return np.where(offset < shared, begins + offset, own_begins + offset - shared)
 
+    def windows(self, count: int) -> Numbers:
+        """Return where in the step each own token is, behind the ones before it in its row: [tokens, count].
+
+        A number below zero says how far before the row's first token such a token is.
+        """
+        of_row = np.repeat(np.arange(len(self.own)), self.own)
+        offsets = self.offsets()[:, None] + np.arange(1 - count, 1)
+        of_tokens = AttentionRows(*(part[of_row] for part in (self.begins, self.shared, self.own_begins, self.own)))
+        return np.where(offsets < 0, offsets, of_tokens.places(offsets))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
@@ -124,8 +134,9 @@ class Forward(Protocol):
 
     @property
     def has_states(self) -> bool:
-        """Whether recurrent layers keep a state behind each block. Then all extensions of a step must begin behind the
-        same block, or behind nothing, at a place up to which the tokens of blocks were computed: no block is cut."""
+        """Whether recurrent layers keep a state behind each block. Then all extensions of a prefix in a step must begin
+        behind the same block, or behind nothing, at a place up to which the tokens of blocks were computed: no block is
+        cut."""
 
     def core(self) -> tuple[Hashable, ...]:
         """Return the keys of the programs that are compiled before serving: enough to score any usual request."""

@@ -35,7 +35,9 @@ def make_forward(
     attention_of_steps = platform.whole_step_attention(
         decoder.head_kernel().dtype, decoder.config.head_dim, has_windows=decoder.config.window is not None
     )
-    shape = StepShape.of(buckets.step_tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows)
+    recurrence = decoder.config.recurrence
+    inputs = 0 if recurrence is None else recurrence.inputs
+    shape = StepShape.of(buckets.step_tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows, inputs)
     stacked = StackedDecoder(decoder, attention_of_steps, shape, platform.chips)
     of_steps = ModelChecks(stacked, platform, partial(full_steps, decoder.config.vocabulary, shape))
     return WholeStepForward(ExecutableTable(stacked, platform, of_steps.check), buckets), of_steps

@@ -101,11 +101,6 @@ class Platform:
             chips=chips,
         )
 
-    @property
-    def layer_by_layer(self) -> Platform:
-        """The same platform for models whose steps are not one program anywhere."""
-        return replace(self, whole_steps=False, largest_block=None)
-
     def __str__(self) -> str:
         together = "" if self.chips is None else f", {self.chips.count} devices"
         return f"{self.name}: {self.device_kind}{together}"

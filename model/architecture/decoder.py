@@ -137,8 +137,21 @@ class MixingLayer(nnx.Module):
         """Return what enters attention or recurrence, of hidden states, float32 [..., width]."""
         return _normed(hidden, self.input_layernorm)
 
-    def after_mixing(self, hidden: Array, added: Array) -> Array:
-        """Return the hidden states before the MLP; added: what attention or recurrence adds, [..., width]."""
+    @property
+    def mixer(self) -> SelfAttention | GatedDeltaNet:
+        """What mixes tokens."""
+        raise NotImplementedError
+
+    def output_mlp(self, hidden: Array, mixed: Array, total: Total = alone) -> Array:
+        """Return the hidden states after the layer, float32 [..., width].
+
+        mixed: of attention, [..., H, D], or of the recurrence, [..., Hv, Dv].
+        """
+        return self.after_mlp(self.after_mixing(hidden, mixed, total), total)
+
+    def after_mixing(self, hidden: Array, mixed: Array, total: Total = alone) -> Array:
+        """Return the hidden states between what mixes tokens and the MLP."""
+        added = self.mixer.output(mixed, self.entering(hidden), total)
         return hidden + scaled(_normed(added, self.norm_after_attention), self.residual_scale)
 
     def after_mlp(self, hidden: Array, total: Total = alone) -> Array:
@@ -165,13 +178,10 @@ class Layer(MixingLayer):
         """Return keys and values of hidden states, float32 [..., width]."""
         return self.self_attn.key_values(self.entering(hidden), rotation)
 
-    def output_mlp(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
-        """Return the hidden states after the layer, float32 [..., width]; attended: attention output, [..., H, D]."""
-        return self.after_mlp(self.after_attention(hidden, attended, total), total)
-
-    def after_attention(self, hidden: Array, attended: Array, total: Total = alone) -> Array:
-        """Return the hidden states between attention and MLP."""
-        return self.after_mixing(hidden, self.self_attn.output(attended, self.entering(hidden), total))
+    @property
+    def mixer(self) -> SelfAttention:
+        """See :class:`MixingLayer`."""
+        return self.self_attn
 
 
 class RecurrentLayer(MixingLayer):
@@ -185,9 +195,10 @@ class RecurrentLayer(MixingLayer):
         """Return what the recurrence takes of hidden states, float32 [..., width]."""
         return self.linear_attn.inputs(self.entering(hidden))
 
-    def output_mlp(self, hidden: Array, out: Array) -> Array:
-        """Return the hidden states after the layer, float32 [..., width]; out: of the recurrence, [..., Hv, Dv]."""
-        return self.after_mlp(self.after_mixing(hidden, self.linear_attn.output(out, self.entering(hidden))))
+    @property
+    def mixer(self) -> GatedDeltaNet:
+        """See :class:`MixingLayer`."""
+        return self.linear_attn
 
 
 def _normed(values: Array, norm: Norm | None) -> Array:

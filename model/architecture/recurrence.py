@@ -40,6 +40,12 @@ class Recurrence(NamedTuple):
         state = self.value_heads * self.key_dim * self.value_dim
         return 4 * sum(self.layers) * (state + (self.inputs - 1) * self.channels)
 
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """How many recurrent layers come before each layer with attention, behind the one before it."""
+        places = [number for number, is_recurrent in enumerate(self.layers) if not is_recurrent]
+        return tuple(place - before - 1 for before, place in zip([-1, *places], places, strict=False))
+
     def parameters(self, width: int) -> int:
         """Return how many numbers the weights of a layer's recurrence have."""
         projections = width * (self.channels + 2 * self.output + 2 * self.value_heads)

@@ -29,11 +29,24 @@ _KERNELS: dict[str, Axes] = {
     "v_proj": ("width", "key_heads"),
     "o_proj": ("heads", "width"),
     "output_gate_proj": ("width", "heads"),
+    "in_proj_qkv": ("width", "channels"),
+    "in_proj_z": ("width", "value_heads"),
+    "in_proj_b": ("width", "value_heads"),
+    "in_proj_a": ("width", "value_heads"),
+    "conv1d": ("channels", "one", "inputs"),
+    "out_proj": ("value_heads", "width"),
     "gate_proj": ("width", "mlp"),
     "up_proj": ("width", "mlp"),
     "down_proj": ("mlp", "width"),
 }
+_OF_VALUE_HEADS = {"A_log", "dt_bias"}
+"""Parameters of a recurrent layer that are numbers for each head."""
 POOL: Axes = ("layers", "key_heads", "blocks", "block_tokens", "head_dim")
+POOL_OF_STATES: tuple[Axes, Axes] = (
+    ("layers", "blocks", "inputs", "channels"),
+    ("layers", "blocks", "value_heads", "key_dim", "value_dim"),
+)
+"""Of what recurrent layers keep behind each block."""
 STATES: Axes = ("rows", "width")
 WHOLE: Axes = ()
 """Of any array that every chip has whole."""
@@ -46,6 +59,8 @@ def parameter_axes(path: Sequence[str]) -> Axes:
     ValueError for a kernel whose axes are not known, which would otherwise be whole on every chip.
     """
     module, name = path[-2:]
+    if name in _OF_VALUE_HEADS:
+        return "layers", "value_heads"
     if module not in _KERNELS and not module.endswith("norm"):
         raise ValueError(f"the axes of {'.'.join(path)} are not known: add them to {__name__}")
     axes = _KERNELS.get(module, ("width",))

@@ -20,7 +20,6 @@ import numpy as np
 from jax import Array
 
 from model.architecture.decoder import Decoder, Layer, RecurrentLayer
-from model.architecture.recurrence import Recurrence
 from model.attention.contract import Attention
 from model.buckets import Buckets
 from model.platforms import Platform
@@ -55,21 +54,6 @@ class LayerwiseDecoder(DecoderParts):
     def recurrent_layer(self, number: int) -> RecurrentLayer:
         """Return one of the recurrent layers in the same way."""
         return self.recurrent_layer_of(self.recurrent_layers[number])
-
-    @property
-    def recurrence(self) -> Recurrence:
-        """The sizes of recurrent layers, if there are some."""
-        assert self.config.recurrence is not None
-        return self.config.recurrence
-
-    def state(self, *blocks: int) -> tuple[Shape, Shape]:
-        """Return the shapes of what a recurrent layer keeps of a sequence, or of as many as there are blocks.
-
-        They are the last inputs of the convolution, [inputs - 1, C], and the state, [Hv, Dk, Dv].
-        """
-        sizes = self.recurrence
-        inputs = float32(*blocks, sizes.inputs - 1, sizes.channels)
-        return inputs, float32(*blocks, sizes.value_heads, sizes.key_dim, sizes.value_dim)
 
     def recurrent_inputs(self, tokens: int) -> tuple[Shape, Shape, Shape]:
         """Return the shapes of what the recurrence takes of so many tokens: [I, C], [I, Hv] and [I, Hv]."""

@@ -60,7 +60,7 @@ class Step:
             _padded(prefix_ends, size),
             _padded(stops - 1, buckets.logit_rows),
             tuple(_batches(rows, buckets)),
-            _padded(_windows(rows, inputs), size) if inputs else None,
+            _padded(inputs - 1 + rows.windows(inputs), size) if inputs else None,
         )
 
     @property
@@ -109,14 +109,6 @@ def _batches(rows: AttentionRows, buckets: Buckets) -> Iterator[SelfAttentionBat
                 _padded(together, bucket.rows, fill=buckets.step_tokens),
                 _padded(slots, buckets.step_tokens, fill=-1),
             )
-
-
-def _windows(rows: AttentionRows, inputs: int) -> TokenIds:
-    """Return the windows of a step's tokens, without padding: see :attr:`Step.windows`."""
-    of_row = np.repeat(np.arange(len(rows.own)), rows.own)
-    offsets = rows.offsets()[:, None] + np.arange(1 - inputs, 1)
-    of_tokens = AttentionRows(*(part[of_row] for part in (rows.begins, rows.shared, rows.own_begins, rows.own)))
-    return (inputs - 1 + np.where(offsets < 0, offsets, of_tokens.places(offsets))).astype(np.int32)
 
 
 def _padded(values: npt.NDArray[np.integer[Any]], size: int, fill: int = 0) -> TokenIds:

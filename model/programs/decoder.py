@@ -16,6 +16,7 @@ from jax import Array
 
 from model.architecture.decoder import Decoder, Layer, RecurrentLayer
 from model.architecture.projections import Embedding, Norm, Total
+from model.architecture.recurrence import Recurrence
 from model.checks import numpy_decoder
 from model.checks.cases import head_states
 from model.chips.axes import Axes, parameter_axes
@@ -23,7 +24,7 @@ from model.chips.mesh import Chips, total
 from model.chips.shares import Shares
 from model.chips.vocabulary import OnOneChip, OverChips, Vocabulary
 from model.linear import alone
-from model.programs.kind import Source
+from model.programs.kind import Source, float32
 
 
 class DecoderParts:
@@ -48,13 +49,14 @@ class DecoderParts:
         self.stacks, self._layer_tree = jax.tree.flatten(stacked)
         """The weights of all layers with attention, [layers, ...] each, where they were loaded."""
         self._recurrent: nnx.GraphDef[RecurrentLayer] | None = None
+        self.recurrent_axes: tuple[Axes, ...] = ()
         self.recurrent_stacks: list[Array] = []
         """The weights of all recurrent layers, in the same way."""
         if decoder.model.recurrent_layers is not None:
             self._recurrent, of_recurrent = nnx.split(decoder.model.recurrent_layers)
             self.recurrent_stacks, self._recurrent_tree = jax.tree.flatten(of_recurrent)
-        paths = (map(_name, path) for path, _ in jax.tree_util.tree_leaves_with_path(stacked))
-        self.stack_axes: tuple[Axes, ...] = tuple(parameter_axes([*filter(None, path)]) for path in paths)
+            self.recurrent_axes = _axes(of_recurrent)
+        self.stack_axes = _axes(stacked)
         self._embedding: nnx.GraphDef[Embedding] = nnx.graphdef(decoder.model.embed_tokens)
         embedding, self._embedding_tree = jax.tree.flatten(nnx.split(decoder.model.embed_tokens)[1])
         self.embedding_axes: Axes = parameter_axes(("model", "embed_tokens", "weight"))
@@ -83,6 +85,21 @@ class DecoderParts:
         assert self._recurrent is not None
         layer: RecurrentLayer = nnx.merge(self._recurrent, jax.tree.unflatten(self._recurrent_tree, weights))
         return layer
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """The sizes of recurrent layers, if there are some."""
+        assert self.config.recurrence is not None
+        return self.config.recurrence
+
+    def state(self, *many: int) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+        """Return the shapes of what a recurrent layer keeps of a sequence, or of so many of them.
+
+        They are the last inputs of the convolution, [inputs - 1, C], and the state, [Hv, Dk, Dv].
+        """
+        sizes = self.recurrence
+        inputs = float32(*many, sizes.inputs - 1, sizes.channels)
+        return inputs, float32(*many, sizes.value_heads, sizes.key_dim, sizes.value_dim)
 
     def embedding_of(self, weights: Sequence[Array]) -> Embedding:
         """Return the embedding as a module over its weights."""
@@ -122,6 +139,12 @@ class DecoderParts:
     def over_vocabulary(self) -> numpy_decoder.OverVocabulary:
         """What NumPy knows of the logits of the states by which all heads are checked."""
         return numpy_decoder.over_vocabulary(self, head_states(self.config.width))
+
+
+def _axes(stacks: Any) -> tuple[Axes, ...]:
+    """Return the axes of the weights of layers."""
+    paths = (map(_name, path) for path, _ in jax.tree_util.tree_leaves_with_path(stacks))
+    return tuple(parameter_axes([*filter(None, path)]) for path in paths)
 
 
 def _name(entry: Any) -> str | None:

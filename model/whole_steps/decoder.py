@@ -1,12 +1,13 @@
 """A decoder as programs of whole steps take it: the weights of all layers stacked, and a pool of all layers.
 
-A program loops over the stacked layers (``lax.scan``), so a step is one call. The pool with the keys and values of all
-layers is in one array each. Programs that write into it carry it through the loop and are compiled with its buffers
+A program loops over the stacked layers (``lax.scan``), so a step is one call. The loop is over the layers with
+attention, each of which comes behind the recurrent layers before it, if there are any. The pool with the keys and
+values of all layers is in one array each, and so is what recurrent layers keep. Programs that write into it carry it through the loop and are compiled with its buffers
 donated, so that it is never copied. The functions of a layer are those of :mod:`model.architecture.decoder`, as in the
 programs by layer (:mod:`model.layerwise`).
 
 Shapes: T tokens of a step in tiles of T / tiles, n of them scored; B blocks of s tokens in the pool; N blocks of the
-longest prefix; L layers; H query heads, K key heads, D of a head, P of a head in the pool. *weights* stands for the
+longest prefix; L layers with attention; H query heads, K key heads, D of a head, P of a head in the pool. *weights* stands for the
 stacked weights of all layers and the embedding.
 
 Where several chips compute the model, these functions run on each of them, with its share of heads, of the MLP and of
@@ -21,18 +22,18 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from model.architecture.decoder import Decoder, Layer, of_kind, rotary_embeddings
-from model.architecture.projections import Total
+from model.architecture.decoder import Decoder, Layer, RecurrentLayer, of_kind, rotary_embeddings
 from model.attention.contract import AttentionOutput, WholeStepAttention
 from model.checks.numpy_decoder import on_host
-from model.chips.axes import POOL, Axes
+from model.chips.axes import POOL, POOL_OF_STATES, Axes
 from model.chips.mesh import Chips
-from model.linear import alone
 from model.programs.decoder import DecoderParts
-from model.programs.kind import array
+from model.programs.kind import array, int32
 from model.rotation import RotaryEmbedding, Rotation
+from model.whole_steps.recurrence import States
 from model.whole_steps.shape import StepShape
 
 MLP_ROWS = 6_144
@@ -49,15 +50,30 @@ class Pool(NamedTuple):
 
     keys: Array
     values: Array
+    states: States | None = None  # None: no layer is recurrent
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """All arrays, as programs take and return them."""
+        return (self.keys, self.values) if self.states is None else (self.keys, self.values, *self.states)
+
+    @classmethod
+    def of(cls, arrays: Sequence[Array]) -> Pool:
+        """Return the pool of such arrays."""
+        keys, values, *states = arrays
+        return cls(keys, values, States(*states) if states else None)
 
 
 Carried = tuple[Array, ...]
-"""What the loop over the layers carries beside the hidden states: keys and values of the pool if the program writes
-into it, and nothing else."""
+"""What the loop over the layers carries beside the hidden states: the arrays of the pool if the program writes into it,
+and nothing else."""
 
 Attend = Callable[[Layer, Array, Array, Carried], tuple[Array, Carried]]
-"""Takes a layer, its hidden states [T, width], its number int32 [], and what is carried. Returns the output of
-attention, [T, H, D], and what is carried on."""
+"""Takes a layer, its hidden states [T, width], its number among its kind, int32 [], and what is carried. Returns the
+output of attention, [T, H, D], and what is carried on."""
+
+Recur = Callable[[RecurrentLayer, Array, Array, Carried], tuple[Array, Carried]]
+"""Does the same for a recurrent layer: it returns what the recurrence reads, [T, Hv, Dv]."""
 
 
 AttendLayer = Callable[..., AttentionOutput]
@@ -75,31 +91,47 @@ class StackedDecoder(DecoderParts):
         super().__init__(decoder, chips)
         self.attention = attention
         self.shape = shape
-        self.weights: tuple[Array, ...] = (*map(self.placed, self.stacks, self.stack_axes), *self.embedding)
-        self.axes: tuple[Axes, ...] = (*self.stack_axes, self.embedding_axes)
+        stacks, axes = self.stacks + self.recurrent_stacks, self.stack_axes + self.recurrent_axes
+        self.weights: tuple[Array, ...] = (*map(self.placed, stacks, axes), *self.embedding)
+        self.axes: tuple[Axes, ...] = (*axes, self.embedding_axes)
         """Of the weights."""
-        self.axes_with_pool = (*self.axes, POOL, POOL)
+        self.pool_axes: tuple[Axes, ...] = (POOL, POOL) if decoder.config.recurrence is None else (POOL, POOL, *POOL_OF_STATES)
+        self.axes_with_pool = (*self.axes, *self.pool_axes)
 
-    def pool(self) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-        """Return the shapes of the pool."""
+    def pool(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Return the shapes of the pool's arrays."""
         config, shape = self.config, self.shape
         head_dim = self.attention.pool_head_dim(config.head_dim)
-        sizes = config.layers, config.kv_heads, shape.blocks, shape.block_tokens, head_dim
-        return (array(self.weights[0].dtype, *sizes),) * 2
+        sizes = config.attention_layers, config.kv_heads, shape.blocks, shape.block_tokens, head_dim
+        key_values = (array(self.dtype, *sizes),) * 2
+        if config.recurrence is None:
+            return key_values
+        return *key_values, *self.state(sum(config.recurrent), shape.blocks)
 
     def empty_pool(self) -> Pool:
         """Return a pool of zeros, each part on its chip."""
-        zeros = [
-            jnp.zeros(part.shape, part.dtype) if self.chips is None else self.chips.zeros(part, POOL)
-            for part in self.pool()
-        ]
-        return Pool(*zeros)
+        return Pool.of(
+            [
+                jnp.zeros(part.shape, part.dtype) if self.chips is None else self.chips.zeros(part, axes)
+                for part, axes in zip(self.pool(), self.pool_axes, strict=True)
+            ]
+        )
 
     def layer(self, number: int) -> Layer:
         """Return one layer as a module over copies of its weights: on the host, if several chips have them."""
-        stacks = self.weights[: len(self.stacks)]
-        of_layer: list[Any] = [leaf[number] if self.chips is None else on_host(leaf, number) for leaf in stacks]
-        return self.layer_of(of_layer)
+        return self.layer_of(self._copied(self._apart(self.weights)[0], number))
+
+    def recurrent_layer(self, number: int) -> RecurrentLayer:
+        """Return one of the recurrent layers in the same way."""
+        return self.recurrent_layer_of(self._copied(self._apart(self.weights)[1], number))
+
+    def _copied(self, stacks: Sequence[Array], number: int) -> list[Any]:
+        return [leaf[number] if self.chips is None else on_host(leaf, number) for leaf in stacks]
+
+    def _apart(self, weights: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array], Sequence[Array]]:
+        """Return the weights of layers with attention, of recurrent layers, and of the embedding."""
+        first, second = len(self.stacks), len(self.stacks) + len(self.recurrent_stacks)
+        return weights[:first], weights[first:second], weights[second:]
 
     def rotation(self, positions: Array) -> Callable[[Array], Rotation]:
         """Return how queries and keys at these positions, [T], are rotated in the layer of a number, int32 []."""
@@ -127,41 +159,81 @@ class StackedDecoder(DecoderParts):
 
         return of_layer
 
-    def split(self, arguments: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array]]:
-        """Return the weights among the arguments of a program, and the others."""
-        return arguments[: len(self.weights)], arguments[len(self.weights) :]
+    def origins(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Return the shapes of what programs take for recurrent layers: where tiles begin, and windows of rows."""
+        if self.config.recurrence is None:
+            return ()
+        return int32(self.shape.tiles), int32(self.shape.tokens, self.recurrence.inputs)
+
+    def split(self, arguments: Sequence[Array]) -> tuple[Sequence[Array], Pool, Sequence[Array]]:
+        """Return the weights and the pool among the arguments of a program, and the others."""
+        first, second = len(self.weights), len(self.weights) + len(self.pool_axes)
+        return arguments[:first], Pool.of(arguments[first:second]), arguments[second:]
 
     def through_layers(
-        self, weights: Sequence[Array], tokens: Array, attend: Attend, read: Array, *carried: Array
+        self,
+        weights: Sequence[Array],
+        tokens: Array,
+        attend: Attend,
+        recur: Recur | None,
+        read: Array,
+        *carried: Array,
     ) -> tuple[Array, Carried]:
         """Return the hidden states of some rows after the last layer, float32 [n, width], and what was carried.
 
-        read: int32 [n], the rows. Behind its attention, the last layer computes no others.
+        recur: None if no layer is recurrent. read: int32 [n], the rows. Behind its attention, the last layer computes
+        no others.
         """
-        layers, of_embedding = weights[: len(self.stacks)], weights[len(self.stacks) :]
-        mlp_rows = MLP_ROWS if self.chips is None else MLP_ROWS * self.chips.count
+        layers, recurrent, of_embedding = self._apart(weights)
 
         def through(state: tuple[Array, Carried], number: Array) -> tuple[tuple[Array, Carried], None]:
             # Scanning all but the last layer of the stacks would copy them.
-            hidden, carried = state
-            layer = self.layer_of([lax.dynamic_index_in_dim(leaf, number, keepdims=False) for leaf in layers])
+            hidden, carried = self._through_recurrent(recurrent, recur, *state, number)
+            layer = self.layer_of(_of_stack(layers, number))
             attended, carried = attend(layer, hidden, number, carried)
-            return (_output_mlp(layer, hidden, attended, self.total, mlp_rows), tuple(carried)), None
+            return (self._output_mlp(layer, hidden, attended), tuple(carried)), None
 
-        last = self.config.layers - 1
+        last = self.config.attention_layers - 1
         entered = self.vocabulary.embed(self.embedding_of(of_embedding), tokens)
-        (hidden, carried), _ = lax.scan(through, (entered, carried), jnp.arange(last, dtype=jnp.int32))
+        state, _ = lax.scan(through, (entered, carried), jnp.arange(last, dtype=jnp.int32))
+        hidden, carried = self._through_recurrent(recurrent, recur, *state, jnp.int32(last))
         layer = self.layer_of([leaf[last] for leaf in layers])
         attended, carried = attend(layer, hidden, jnp.int32(last), carried)
         # Rows of all heads are taken as they lie in memory. Otherwise the TPU compiler moves the heads first.
         read_heads = attended.reshape(len(attended), -1)[read].reshape(len(read), *attended.shape[1:])
         return layer.output_mlp(hidden[read], read_heads, self.total), carried
 
+    def _through_recurrent(
+        self, weights: Sequence[Array], recur: Recur | None, hidden: Array, carried: Carried, before: Array
+    ) -> tuple[Array, Carried]:
+        """Take hidden states through the recurrent layers that come before a layer with attention, int32 []."""
+        if recur is None:
+            return hidden, carried
+        counts = np.array(self.recurrence.runs, np.int32)
+        firsts = jnp.array(np.cumsum(counts) - counts)
 
-def _output_mlp(layer: Layer, hidden: Array, attended: Array, total: Total = alone, mlp_rows: int = MLP_ROWS) -> Array:
-    """Return the hidden states after the layer, float32 [T, width], computed in parts if there are many."""
-    hidden = layer.after_attention(hidden, attended, total)
-    parts = -(-len(hidden) // mlp_rows)
-    if parts == 1:
-        return layer.after_mlp(hidden, total)
-    return jnp.concatenate([layer.after_mlp(part, total) for part in jnp.array_split(hidden, parts)])
+        def through(index: Array, state: tuple[Array, Carried]) -> tuple[Array, Carried]:
+            hidden, carried = state
+            number = firsts[before] + index
+            layer = self.recurrent_layer_of(_of_stack(weights, number))
+            read, carried = recur(layer, hidden, number, carried)
+            return self._output_mlp(layer, hidden, read), tuple(carried)
+
+        # Where their number is always the same, the compiler should know it.
+        count = int(counts[0]) if len(set(counts.tolist())) == 1 else jnp.array(counts)[before]
+        found: tuple[Array, Carried] = lax.fori_loop(0, count, through, (hidden, tuple(carried)))
+        return found
+
+    def _output_mlp(self, layer: Layer | RecurrentLayer, hidden: Array, mixed: Array) -> Array:
+        """Return the hidden states after the layer, float32 [T, width]; its MLP is in parts if there are many."""
+        most = MLP_ROWS if self.chips is None else MLP_ROWS * self.chips.count
+        hidden = layer.after_mixing(hidden, mixed, self.total)
+        parts = -(-len(hidden) // most)
+        if parts == 1:
+            return layer.after_mlp(hidden, self.total)
+        return jnp.concatenate([layer.after_mlp(part, self.total) for part in jnp.array_split(hidden, parts)])
+
+
+def _of_stack(stacks: Sequence[Array], number: Array) -> list[Array]:
+    """Return the weights of one layer."""
+    return [lax.dynamic_index_in_dim(leaf, number, keepdims=False) for leaf in stacks]

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jax import Array
 from numpy.random import Generator
 
-from model.architecture.decoder import Layer
+from model.architecture.decoder import Layer, RecurrentLayer
 from model.attention.contract import AttendExtension, ItemSlots, StepPrefixes
 from model.chips.axes import STATES
 from model.programs.kind import Source, int32
 from model.whole_steps.decoder import Carried, StackedDecoder
+from model.whole_steps.recurrence import Entering, recur_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class ExtendKey:
         tiles = int32(shape.tiles, shape.longest), int32(shape.tiles), rows
         slots = int32(shape.slot_rows), int32(shape.slot_rows), rows
         read = int32(shape.most_read(everywhere=self.everywhere))
-        arguments = (*decoder.weights, *decoder.pool(), rows, rows, *tiles, *slots, read)
+        of_states = () if decoder.config.recurrence is None else (*decoder.origins(), int32())
+        arguments = (*decoder.weights, *decoder.pool(), rows, rows, *tiles, *slots, read, *of_states)
         return decoder.source(partial(extend, decoder), arguments, decoder.axes_with_pool, (STATES,))
 
     def known_answer(self, decoder: StackedDecoder, random: Generator) -> None:
@@ -38,14 +40,18 @@ class ExtendKey:
 def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     """Compute items behind prefixes in the pool.
 
-    (*weights, pool keys, pool values, tokens [T], positions [T], *tiles, *items, logit positions [n]) -> hidden
-    states of the logit positions, float32 [n, width]. tiles: table [tiles, N], counts [tiles] and ends [T] of
+    (*weights, *pool, tokens [T], positions [T], *tiles, *items, logit positions [n], *states) -> hidden states of the
+    logit positions, float32 [n, width]. tiles: table [tiles, N], counts [tiles] and ends [T] of
     :class:`model.attention.contract.StepPrefixes`; items:
-    :class:`model.attention.contract.ItemSlots`. A row sees the first ``ends[t]`` tokens of its tile's prefix, and
+    :class:`model.attention.contract.ItemSlots`; states: with recurrent layers, the block behind whose state the items of
+    each tile begin, [tiles], windows, [T, inputs], and long chunks, []: see
+    :class:`model.whole_steps.layout.ItemStep`. A row sees the first ``ends[t]`` tokens of its tile's prefix, and
     the tokens of its own item up to itself.
     """
-    weights, (keys, values, tokens, positions, table, counts, ends, *slots, logit_positions) = decoder.split(arguments)
-    items, prefixes = ItemSlots(*slots), StepPrefixes(keys.shape[3], table, counts, ends)
+    weights, pool, (tokens, positions, table, counts, ends, *others) = decoder.split(arguments)
+    (rows, begins, slots), logit_positions, of_states = others[:3], others[3], others[4:]
+    items = ItemSlots(rows, begins, slots)
+    prefixes = StepPrefixes(decoder.shape.block_tokens, table, counts, ends)
 
     def attention(reach: int | None) -> AttendExtension:
         if reach is None:
@@ -60,7 +66,14 @@ def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
         rotary = rotation(number)
         queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
-        return attend_extension(number, queries, *own, keys, values, number).out, carried
+        return attend_extension(number, queries, *own, pool.keys, pool.values, number).out, carried
 
-    hidden, _ = decoder.through_layers(weights, tokens, attend, logit_positions)
+    def recur(layer: RecurrentLayer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
+        origins, windows, long_chunks = of_states
+        assert pool.states is not None
+        kept = pool.states.behind(number, origins)
+        heads = Entering.of(layer, hidden, kept.inputs, windows).heads(layer)
+        return recur_items(heads, kept.states, items, long_chunks), carried
+
+    hidden, _ = decoder.through_layers(weights, tokens, attend, recur if of_states else None, logit_positions)
     return (hidden,)

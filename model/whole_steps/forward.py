@@ -48,7 +48,10 @@ class WholeStepForward:
         self._buckets = buckets
         self.pool = self._decoder.empty_pool()
 
-    has_states = False
+    @property
+    def has_states(self) -> bool:
+        """See :class:`model.forward.Forward`."""
+        return self.pool.states is not None
 
     def core(self) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
@@ -88,13 +91,13 @@ class WholeStepForward:
             return self._extend(extensions)
         read = self._extend(extensions) if extensions[0].read > 1 else None
         arrays = PrefillStep.of(extensions, self._shape).arrays
-        states, *pool = self._program(PrefillKey())(*self._decoder.weights, *self.pool, *arrays)
-        self.pool = Pool(*pool)
+        states, *pool = self._program(PrefillKey())(*self._decoder.weights, *self.pool.arrays, *arrays)
+        self.pool = Pool.of(pool)
         return Computed(states, self._shape.tokens) if read is None else Computed(read.states, 2 * self._shape.tokens)
 
     def _extend(self, items: Sequence[Extension]) -> Computed:
         program = self._program(ExtendKey(everywhere=items[0].read > 1))
-        (states,) = program(*self._decoder.weights, *self.pool, *ItemStep.of(items, self._shape).arrays)
+        (states,) = program(*self._decoder.weights, *self.pool.arrays, *ItemStep.of(items, self._shape).arrays)
         return Computed(states, self._shape.tokens)
 
     def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:

@@ -1,7 +1,7 @@
 """Lays out the extensions of a step as the arrays that its program takes.
 
 All arrays are int32, in the order in which programs take them; T, N, S and n are those of
-:class:`model.whole_steps.shape.StepShape`.
+:class:`model.whole_steps.shape.StepShape`. The last ones are for recurrent layers, and there are none without them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from model.delta_rule import CHUNK
 from model.forward import AttentionRows, Extension
 from model.whole_steps.filling import prefix_of
 from model.whole_steps.shape import StepShape
@@ -34,6 +35,11 @@ class ItemStep:
     item_begins: TokenIds  # [S]
     item_slots: TokenIds  # [T]
     logit_positions: TokenIds  # [n]: the rows that are read, item by item
+    origins: TokenIds  # [tiles]: the block behind whose state the items of a tile begin; -1 for none
+    windows: TokenIds
+    """[T, inputs]: the inputs of the convolution of each row, its own last. First come the inputs that the prefix of
+    each tile keeps, inputs - 1 of them, and then the rows."""
+    long_chunks: np.int32  # how many of the first chunks belong to slots that are longer than a chunk
 
     @classmethod
     def of(cls, items: Sequence[Extension], shape: StepShape) -> ItemStep:
@@ -44,6 +50,7 @@ class ItemStep:
         length = np.array([len(item.tokens) for item in items])
         prefix_end = np.array([item.start for item in items])
         table, start, tile, first = np.zeros((shape.tiles, shape.longest), np.int32), np.empty_like(length), 0, 0
+        origins = np.full(shape.tiles, -1, np.int32)
         for _, of_prefix in groupby(items, prefix_of):
             together = list(of_prefix)
             numbers = slice(first, first + len(together))
@@ -51,6 +58,7 @@ class ItemStep:
             start[numbers] = tile * shape.tile_rows + rows - length[numbers]
             tiles = slice(tile, tile - (-int(rows[-1]) // shape.tile_rows))
             table[tiles, : len(together[0].table)] = together[0].table
+            origins[tiles] = _block_before(together[0], shape)
             tile, first = tiles.stop, numbers.stop
         slotted = AttentionRows.of(items, start)
         slot_length = np.array([slot_rows(one) for one in slotted.lengths.tolist()])
@@ -79,13 +87,17 @@ class ItemStep:
             _filled(shape.slot_rows, filled_slot[is_filled], np.repeat(slot, slotted.lengths), padding=shape.slot_rows),
             _filled(shape.tokens, row, row_slot, padding=shape.slot_rows),
             _filled(most_read, slice(len(read)), read),
+            origins,
+            _filled(shape.tokens, row, _windows(slotted, row, shape)),
+            np.int32(slot_length[slot_length > CHUNK].sum() // CHUNK),
         )
 
     @property
     def arrays(self) -> tuple[TokenIds, ...]:
         """What :func:`model.whole_steps.extend.extend` takes beside weights and pool."""
         tiles, slots = (self.table, self.counts, self.ends), (self.item_rows, self.item_begins, self.item_slots)
-        return self.tokens, self.positions, *tiles, *slots, self.logit_positions
+        of_states = (self.origins, self.windows, self.long_chunks) if self.windows.shape[1] else ()
+        return self.tokens, self.positions, *tiles, *slots, self.logit_positions, *of_states
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +111,8 @@ class PrefillStep:
     ends: TokenIds  # [T]: how many tokens of the prefix each row sees, itself among them
     places: TokenIds  # [tiles, 2]: the block that a tile's keys and values go to, and where in it they begin
     logit_positions: TokenIds  # [tiles]: the last row of each piece
+    origins: TokenIds  # [tiles]: the block behind whose state each tile begins; -1 for none
+    windows: TokenIds  # [T, inputs]: as of items
 
     @classmethod
     def of(cls, pieces: Sequence[Extension], shape: StepShape) -> PrefillStep:
@@ -108,6 +122,8 @@ class PrefillStep:
         table, places = np.zeros((shape.tiles, shape.longest), np.int32), np.zeros((shape.tiles, 2), np.int32)
         logit_positions = np.zeros(shape.tiles, np.int32)
         places[:, 0] = shape.spare_block
+        origins, windows = np.full(shape.tiles, -1, np.int32), np.zeros((shape.tokens, shape.inputs), np.int32)
+        behind = dict[int, int]()  # which row comes behind each block that is computed in this step
         tile = 0
         for number, piece in enumerate(pieces):
             count, length = -(-len(piece.tokens) // rows), len(piece.tokens)
@@ -119,14 +135,36 @@ class PrefillStep:
             places[tiles, 0] = piece.stored[offset // shape.block_tokens]
             places[tiles, 1] = offset % shape.block_tokens
             logit_positions[number] = of_piece.stop - 1
+            before = _block_before(piece, shape)
+            origins[tiles] = [before, *places[tile : tile + count - 1, 0]]
+            offsets = np.arange(length)[:, None] + np.arange(1 - shape.inputs, 1)
+            first = behind.get(before, (tile + 1) * (shape.inputs - 1) - shape.kept_inputs)
+            windows[of_piece] = shape.kept_inputs + offsets + np.where(offsets < 0, first, tile * rows)
+            behind |= {block: of_piece.start + (n + 1) * shape.block_tokens for n, block in enumerate(piece.stored.tolist())}
             tile += count
-        return cls(tokens, np.maximum(ends - 1, 0), table, _block_counts(ends, shape), ends, places, logit_positions)
+        counts, positions = _block_counts(ends, shape), np.maximum(ends - 1, 0)
+        return cls(tokens, positions, table, counts, ends, places, logit_positions, origins, windows)
 
     @property
     def arrays(self) -> tuple[TokenIds, ...]:
         """What :func:`model.whole_steps.prefill.prefill` takes beside weights and pool."""
         tiles = self.table, self.counts, self.ends
-        return self.tokens, self.positions, *tiles, self.places, self.logit_positions
+        of_states = (self.origins, self.windows) if self.windows.shape[1] else ()
+        return self.tokens, self.positions, *tiles, self.places, self.logit_positions, *of_states
+
+
+def _block_before(extension: Extension, shape: StepShape) -> int:
+    """Return the block behind which an extension begins; -1 if it begins a sequence."""
+    return int(extension.table[(extension.start - 1) // shape.block_tokens]) if extension.start else -1
+
+
+def _windows(slotted: AttentionRows, row: npt.NDArray[np.int64], shape: StepShape) -> TokenIds:
+    """Return the windows of the rows of items, one after another: see :attr:`ItemStep.windows`."""
+    if not shape.inputs:
+        return np.zeros((len(row), 0), np.int32)
+    places, kept = slotted.windows(shape.inputs), shape.inputs - 1
+    of_tile = (row // shape.tile_rows + 1)[:, None] * kept
+    return np.where(places < 0, of_tile, shape.kept_inputs).astype(np.int32) + places.astype(np.int32)
 
 
 def _block_counts(ends: TokenIds, shape: StepShape) -> TokenIds:
@@ -136,7 +174,7 @@ def _block_counts(ends: TokenIds, shape: StepShape) -> TokenIds:
 
 
 def _filled(size: int, at: npt.NDArray[np.int64] | slice, values: npt.NDArray[Any], padding: int = 0) -> TokenIds:
-    """Return int32 [size] with values at some indices, and ``padding`` elsewhere."""
-    array = np.full(size, padding, np.int32)
+    """Return int32 [size, ...] with values at some indices, and ``padding`` elsewhere."""
+    array = np.full((size, *values.shape[1:]), padding, np.int32)
     array[at] = values
     return array

@@ -65,7 +65,8 @@ def packed(decoder: StackedDecoder, dense: bool, *arguments: Array) -> tuple[Arr
     :meth:`model.attention.contract.WholeStepAttention.packed`; behind them, what it sees in layers with a sliding
     window, if there are any.
     """
-    weights, (tokens, positions, *ranges, logit_positions) = decoder.split(arguments)
+    weights = arguments[: len(decoder.weights)]
+    tokens, positions, *ranges, logit_positions = arguments[len(weights) :]
 
     def attention(reach: int | None) -> AttendPacked:
         seen = ranges[0] if reach is None else ranges[1]
@@ -78,7 +79,7 @@ def packed(decoder: StackedDecoder, dense: bool, *arguments: Array) -> tuple[Arr
         queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
         return attend_packed(number, queries, *own).out, carried
 
-    hidden, _ = decoder.through_layers(weights, tokens, attend, logit_positions)
+    hidden, _ = decoder.through_layers(weights, tokens, attend, None, logit_positions)
     return (hidden,)
 
 

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 from numpy.random import Generator
 
-from model.architecture.decoder import KeyValues, Layer
+from model.architecture.decoder import KeyValues, Layer, RecurrentLayer
 from model.attention.contract import AttendPrefix, StepPrefixes
-from model.chips.axes import POOL, STATES
+from model.chips.axes import STATES
 from model.programs.kind import Source, int32
 from model.whole_steps.decoder import Carried, Pool, StackedDecoder
+from model.whole_steps.recurrence import Entering, recur_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,11 @@ class PrefillKey:
         shape, rows, first = decoder.shape, int32(decoder.shape.tokens), len(decoder.weights)
         tiles = int32(shape.tiles, shape.longest), int32(shape.tiles), rows
         places = int32(shape.tiles, 2), int32(shape.tiles)
-        arguments = (*decoder.weights, *decoder.pool(), rows, rows, *tiles, *places)
-        outputs = (STATES, POOL, POOL)
-        return decoder.source(
-            partial(prefill, decoder), arguments, decoder.axes_with_pool, outputs, donated=(first, first + 1)
-        )
+        pool = decoder.pool()
+        arguments = (*decoder.weights, *pool, rows, rows, *tiles, *places, *decoder.origins())
+        donated = tuple(range(first, first + len(pool)))
+        outputs = (STATES, *decoder.pool_axes)
+        return decoder.source(partial(prefill, decoder), arguments, decoder.axes_with_pool, outputs, donated)
 
     def known_answer(self, decoder: StackedDecoder, random: Generator) -> None:
         """It needs the pool, so only whole prompts can tell: :func:`model.whole_steps.full_steps.full_steps`."""
@@ -38,32 +39,47 @@ class PrefillKey:
 def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     """Write the keys and values of prefixes into the pool.
 
-    (*weights, pool keys, pool values, tokens [T], positions [T], *tiles, places [tiles, 2], logit positions [n]) ->
+    (*weights, *pool, tokens [T], positions [T], *tiles, places [tiles, 2], logit positions [n], *states) ->
     hidden states of the logit positions, float32 [n, width], and the pool, whose buffers are donated. places: the
-    block that the keys and values of each tile go to, and where in the block they begin. All keys and values of a
+    block that the keys and values of each tile go to, and where in the block they begin. states: with recurrent layers,
+    the block behind whose state each tile begins, [tiles], and windows, [T, inputs]:
+    see :class:`model.whole_steps.layout.PrefillStep`. All keys and values of a
     layer are stored before any row of the step looks at them, so a step may hold several tiles of one prefix. A row
     sees the first ``ends[t]`` tokens of its prefix, itself among them.
     """
-    weights, (keys, values, tokens, positions, table, counts, ends, places, logit_positions) = decoder.split(arguments)
+    weights, pool, (tokens, positions, table, counts, ends, places, logit_positions, *of_states) = decoder.split(arguments)
 
     def attention(reach: int | None) -> AttendPrefix:
         begins = None if reach is None else jnp.maximum(positions + 1 - reach, 0)
-        return decoder.attention.prefix(StepPrefixes(keys.shape[3], table, counts, ends, begins))
+        return decoder.attention.prefix(StepPrefixes(decoder.shape.block_tokens, table, counts, ends, begins))
 
     attend_prefix, rotation = decoder.of_kinds(attention), decoder.rotation(positions)
+    of_tiles = (ends > 0).reshape(len(table), -1)
+    last_rows = jnp.arange(len(table)) * of_tiles.shape[1] + jnp.maximum(of_tiles.sum(axis=1) - 1, 0)
 
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
-        rotary = rotation(number)
-        pool = _stored(Pool(*carried), layer.key_values(hidden, rotary), number, places)
+        rotary, pool = rotation(number), Pool.of(carried)
+        keys, values = _stored(pool, layer.key_values(hidden, rotary), number, places)
         queries = layer.queries(hidden, rotary)
-        return attend_prefix(number, queries, *pool, number).out, pool
+        return attend_prefix(number, queries, keys, values, number).out, pool._replace(keys=keys, values=values).arrays
 
-    hidden, pool = decoder.through_layers(weights, tokens, attend, logit_positions, keys, values)
-    return hidden, *pool
+    def recur(layer: RecurrentLayer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
+        (origins, windows), pool = of_states, Pool.of(carried)
+        assert pool.states is not None
+        entering = Entering.of(layer, hidden, pool.states.behind(number, origins).inputs, windows)
+        last_inputs = entering.inputs[windows[last_rows, 1:]]
+        where = number, origins, places[:, 0]
+        out, states = recur_pieces(entering.heads(layer), ends > 0, last_inputs, pool.states, *where)
+        return out, pool._replace(states=states).arrays
+
+    hidden, carried = decoder.through_layers(
+        weights, tokens, attend, recur if of_states else None, logit_positions, *pool.arrays
+    )
+    return hidden, *carried
 
 
-def _stored(pool: Pool, new: KeyValues, layer: Array, places: Array) -> Pool:
-    """Write the keys and values of a step, [T, K, D], into a layer of the pool, tile by tile."""
+def _stored(pool: Pool, new: KeyValues, layer: Array, places: Array) -> KeyValues:
+    """Return keys and values of the pool with those of a step, [T, K, D], in a layer, tile by tile."""
     tiles = len(places)
 
     def written(part: Array, rows: Array) -> Array:
@@ -74,4 +90,4 @@ def _stored(pool: Pool, new: KeyValues, layer: Array, places: Array) -> Pool:
             part = lax.dynamic_update_slice(part, tiled[number][None, :, None], start)
         return part
 
-    return Pool(written(pool.keys, new.keys), written(pool.values, new.values))
+    return KeyValues(written(pool.keys, new.keys), written(pool.values, new.values))

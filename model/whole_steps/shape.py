@@ -18,11 +18,15 @@ class StepShape:
     blocks: int  # B: blocks of the pool, the last of which no prefix has: padding is written to it
     longest: int  # N: blocks of the longest sequence that is served
     max_items: int  # n: items of a step, at most
+    inputs: int = 0  # of the convolution in recurrent layers; 0: there are none
 
     @classmethod
-    def of(cls, tokens: int, block_tokens: int, prefix_blocks: int, longest: int, max_items: int) -> StepShape:
+    def of(
+        cls, tokens: int, block_tokens: int, prefix_blocks: int, longest: int, max_items: int, inputs: int = 0
+    ) -> StepShape:
         """Return the sizes of steps, with as many blocks for prefixes as wanted, and one for padding."""
-        return cls(tokens, min(TILE_ROWS, block_tokens, tokens), block_tokens, prefix_blocks + 1, longest, max_items)
+        tile_rows = min(TILE_ROWS, block_tokens, tokens)
+        return cls(tokens, tile_rows, block_tokens, prefix_blocks + 1, longest, max_items, inputs)
 
     @property
     def tiles(self) -> int:
@@ -37,6 +41,11 @@ class StepShape:
     def most_read(self, *, everywhere: bool) -> int:
         """Return how many rows of a step of items are read: of items that are read at several positions, any row."""
         return self.tokens if everywhere else self.max_items
+
+    @property
+    def kept_inputs(self) -> int:
+        """How many inputs of the convolution the prefixes of all tiles keep."""
+        return self.tiles * (self.inputs - 1)
 
     @property
     def spare_block(self) -> int:

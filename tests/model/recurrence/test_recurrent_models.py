@@ -28,18 +28,27 @@ from tests.model.whole_steps.conftest import WHOLE_STEPS
 NAMES = ("qwen35", "qwen35 in turn")
 
 
+@pytest.fixture(scope="module", params=[engines.PLATFORM, WHOLE_STEPS], ids=["by layer", "by whole steps"])
+def platform(request: pytest.FixtureRequest) -> Platform:
+    found: Platform = request.param
+    return found
+
+
 @pytest.fixture(scope="module", params=NAMES)
-def both(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> tuple[Engine, Engine]:
+def both(
+    request: pytest.FixtureRequest, checkpoint: Callable[[str], Path], platform: Platform
+) -> tuple[Engine, Engine]:
     """An engine that scores serially, and one that shares prefixes."""
-    return (
-        engines.load(checkpoint(request.param), "float32", "serial", step_tokens=STEP),
-        engines.load(checkpoint(request.param), "float32", "prefill_extend", step_tokens=STEP),
+    serial, shared = (
+        engines.load(checkpoint(request.param), "float32", algorithm, platform, step_tokens=STEP)
+        for algorithm in ("serial", "prefill_extend")
     )
+    return serial, shared
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoint: Callable[[str], Path]) -> Engine:
-    return engines.load(checkpoint("qwen35"), "float32", "prefill_extend", step_tokens=STEP)
+def engine(checkpoint: Callable[[str], Path], platform: Platform) -> Engine:
+    return engines.load(checkpoint("qwen35"), "float32", "prefill_extend", platform, step_tokens=STEP)
 
 
 def logprobs(engine: Engine, work: list[Group]) -> list[np.ndarray]:

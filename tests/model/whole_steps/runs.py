@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import jax
@@ -35,12 +35,15 @@ class WholeSteps:
     attention: WholeStepAttention = field(default_factory=XLAAttention)
 
     def __post_init__(self) -> None:
+        recurrence = self.decoder.config.recurrence
+        self.shape = replace(self.shape, inputs=0 if recurrence is None else recurrence.inputs)
         self.stacked = StackedDecoder(self.decoder, self.attention, self.shape)
         count = len(self.stacked.weights)
         self._extend = jax.jit(partial(extend, self.stacked))
-        self._prefill = jax.jit(partial(prefill, self.stacked), donate_argnums=(count, count + 1))
+        donated = tuple(range(count, count + len(self.stacked.pool())))
+        self._prefill = jax.jit(partial(prefill, self.stacked), donate_argnums=donated)
         self._packed = jax.jit(partial(packed, self.stacked, False))
-        self.pool = Pool(*(jnp.zeros(part.shape, part.dtype) for part in self.stacked.pool()))
+        self.pool = self.stacked.empty_pool()
 
     def prefill(self, prefixes: Sequence[Prefix]) -> np.ndarray:
         """Write prefixes into the pool. Returns the hidden states of their last tokens: [prefixes, width]."""
@@ -48,8 +51,8 @@ class WholeSteps:
         pieces = [piece for prefix in prefixes for piece in prefix.pieces(self.shape)]
         for step in filled(pieces, self.shape):
             arrays = PrefillStep.of(step, self.shape).arrays
-            states, *pool = self._prefill(*self.stacked.weights, *self.pool, *arrays)
-            self.pool = Pool(*pool)
+            states, *pool = self._prefill(*self.stacked.weights, *self.pool.arrays, *arrays)
+            self.pool = Pool.of(pool)
             hidden |= {id(piece.table): state for piece, state in zip(step, np.asarray(states), strict=False)}
         return np.stack([hidden[id(prefix.table)] for prefix in prefixes])
 
@@ -57,7 +60,7 @@ class WholeSteps:
         """Return the hidden states of items: [items, width]."""
         hidden: dict[int, np.ndarray] = {}
         for step in filled(items, self.shape):
-            (states,) = self._extend(*self.stacked.weights, *self.pool, *ItemStep.of(step, self.shape).arrays)
+            (states,) = self._extend(*self.stacked.weights, *self.pool.arrays, *ItemStep.of(step, self.shape).arrays)
             hidden |= zip(map(id, step), np.asarray(states), strict=False)
         return np.stack([hidden[id(item)] for item in items])
 

@@ -22,6 +22,7 @@ from scoring.layout import ChunkWork, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import EVERY, sequences
 from tests.model.engines import DType, chunk
+from tests.model.references.gates import FLOAT32_LOGPROBS
 from tests.model.whole_steps.runs import SMALL, Prefix, WholeSteps, table
 
 FAMILIES = (
@@ -37,6 +38,7 @@ FAMILIES = (
     pytest.param("gemma3", marks=pytest.mark.slow),
     pytest.param("olmo3", marks=pytest.mark.slow),
 )
+RECURRENT = ("qwen35", "qwen35 in turn")
 PREFIXES = (70, 33, 5, 128)
 ITEMS = ((1, 2, 8, 31, 40, 3, 3, 9), (20,) * 9, (100, 7), (16, 5, 1))
 
@@ -79,28 +81,30 @@ def prefixes(config: DecoderConfig) -> list[Prefix]:
 
 
 def items(config: DecoderConfig, found: list[Prefix]) -> list[list[Extension]]:
-    """Items that see all of their prefix, or a token or two less."""
+    """Items that see all of their prefix, or a token or two less, where no state is kept."""
+    kinds = 3 if config.recurrence is None else 1
     return [
-        prefix.items(sequences(config, 10 + n, lengths), [len(prefix.tokens) - i % 3 for i in range(len(lengths))])
+        prefix.items(sequences(config, 10 + n, lengths), [len(prefix.tokens) - i % kinds for i in range(len(lengths))])
         for n, (prefix, lengths) in enumerate(zip(found, ITEMS, strict=False))
     ]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, *RECURRENT])
 def test_prefill_and_extend_give_the_scores_of_programs_by_layer(name: str, engine: Loaded, whole_steps: Runs) -> None:
     config, whole = EVERY[name], whole_steps(name, "float32")
     filled = prefixes(config)
     by_layer = engine(name, "float32")
     states = whole.prefill(filled)
     expected = engines.logprobs(by_layer, [prefix.tokens for prefix in filled])
-    np.testing.assert_allclose(whole.logprobs(states), expected, atol=2e-5)
+    close = 2e-5 if config.recurrence is None else FLOAT32_LOGPROBS
+    np.testing.assert_allclose(whole.logprobs(states), expected, atol=close)
     asked = items(config, filled)
     found = whole.logprobs(whole.extend(list(chain(*asked))))
     for n, (prefix, of_prefix) in enumerate(zip(filled, asked, strict=True)):
         rows = Rows.pack([item.tokens for item in of_prefix], [item.start for item in of_prefix])
         work = ChunkWork(n, rows, tuple(range(config.vocabulary)), Head.LOGPROBS)
         scores = engines.score(by_layer, [GroupWork("group", prefix.tokens, (work,))])[n]
-        np.testing.assert_allclose(found[: len(of_prefix)], engines.logprobs_of(scores), atol=2e-5)
+        np.testing.assert_allclose(found[: len(of_prefix)], engines.logprobs_of(scores), atol=close)
         found = found[len(of_prefix) :]
 
 
@@ -120,27 +124,33 @@ def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine
         np.testing.assert_allclose(scores[None], engines.logprobs(engine(name, "float32"), [tokens]), atol=2e-5)
 
 
-@pytest.fixture(params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=[
+        ("tied", "float32"),
+        pytest.param(("tied", "bfloat16"), marks=pytest.mark.slow),
+        ("qwen35", "float32"),
+        pytest.param(("qwen35", "bfloat16"), marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
 def whole(request: pytest.FixtureRequest, whole_steps: Runs) -> WholeSteps:
-    """Whole steps of the checkpoint whose heads are grouped and whose head is tied."""
-    return whole_steps("tied", request.param)
-
-
-TIED = EVERY["tied"]
+    """Whole steps of the checkpoint whose heads are grouped and whose head is tied, and of one with recurrent layers."""
+    name, dtype = request.param
+    return whole_steps(name, dtype)
 
 
 @pytest.fixture
 def filled(whole: WholeSteps) -> list[Prefix]:
     """Prefixes that are in the pool."""
-    found = prefixes(TIED)
+    found = prefixes(whole.decoder.config)
     whole.prefill(found)
     return found
 
 
 @pytest.fixture
-def asked(filled: list[Prefix]) -> list[Extension]:
+def asked(whole: WholeSteps, filled: list[Prefix]) -> list[Extension]:
     """Items of several prefixes, which take several steps."""
-    return list(chain(*items(TIED, filled)))
+    return list(chain(*items(whole.decoder.config, filled)))
 
 
 def test_an_item_has_the_same_bits_alone_and_among_items_of_other_prefixes(
@@ -160,7 +170,7 @@ def test_the_order_of_prefixes_and_items_does_not_change_a_bit(whole: WholeSteps
 def test_a_layer_that_computes_its_mlp_in_parts_has_the_same_states(
     whole: WholeSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tokens,) = sequences(TIED, 5, (100,))
+    (tokens,) = sequences(whole.decoder.config, 5, (100,))
     places = np.arange(100, dtype=np.int32)
     ranges = np.stack([np.zeros((100, 2), np.int32), np.stack([places * 0, places + 1], axis=1)], axis=1)
     expected = whole.packed(tokens, places, ranges, places)
@@ -171,34 +181,34 @@ def test_a_layer_that_computes_its_mlp_in_parts_has_the_same_states(
 
 
 def test_items_of_other_lengths_and_other_content_do_not_change_a_bit(whole: WholeSteps, filled: list[Prefix]) -> None:
-    mine = items(TIED, filled)[0]
+    mine = items(whole.decoder.config, filled)[0]
     alone = whole.extend(mine)
     for seed, lengths in enumerate(((4,) * 20, (90,), (1,) * 31, (33, 17, 9, 5, 3, 2))):
-        others = filled[0].items(sequences(TIED, 50 + seed, lengths), [70] * len(lengths))
+        others = filled[0].items(sequences(whole.decoder.config, 50 + seed, lengths), [70] * len(lengths))
         assert np.array_equal(whole.extend([*others, *mine])[len(others) :], alone)
 
 
 def test_an_item_without_a_prefix_has_the_same_bits_beside_items_with_one(
     whole: WholeSteps, asked: list[Extension]
 ) -> None:
-    without = [Extension(row, 0) for row in sequences(TIED, 7, (1, 30, 100, 64))]
+    without = [Extension(row, 0) for row in sequences(whole.decoder.config, 7, (1, 30, 100, 64))]
     assert np.array_equal(whole.extend([*asked, *without])[len(asked) :], whole.extend(without))
 
 
 def test_a_prefix_has_the_same_bits_alone_among_others_and_in_other_blocks(whole: WholeSteps) -> None:
-    filled = prefixes(TIED)
+    filled = prefixes(whole.decoder.config)
     together = whole.prefill(filled)
-    behind = whole.extend(list(chain(*items(TIED, filled))))
+    behind = whole.extend(list(chain(*items(whole.decoder.config, filled))))
     for prefix, state in zip(filled, together, strict=True):
         (alone,) = whole.prefill([Prefix(prefix.tokens, table(list(range(SMALL.longest))))])
         assert np.array_equal(alone, state)
     elsewhere = [Prefix(prefix.tokens, 14 - prefix.table) for prefix in filled]
     whole.prefill(elsewhere[::-1])
-    assert np.array_equal(whole.extend(list(chain(*items(TIED, elsewhere)))), behind)
+    assert np.array_equal(whole.extend(list(chain(*items(whole.decoder.config, elsewhere)))), behind)
 
 
 def test_a_prefix_that_goes_on_from_stored_blocks_has_the_same_bits(whole: WholeSteps) -> None:
-    (tokens,) = sequences(TIED, 3, (200,))
+    (tokens,) = sequences(whole.decoder.config, 3, (200,))
     blocks = table([9, 2, 14, 1])
     (at_once,) = whole.prefill([Prefix(tokens, blocks)])
     whole.prefill([Prefix(tokens[:64], blocks)])
@@ -207,10 +217,10 @@ def test_a_prefix_that_goes_on_from_stored_blocks_has_the_same_bits(whole: Whole
 
 
 def test_a_boundary_between_prefix_and_item_changes_scores_by_rounding_alone(whole: WholeSteps) -> None:
-    (tokens,) = sequences(TIED, 4, (100,))
+    (tokens,) = sequences(whole.decoder.config, 4, (100,))
     prefix = Prefix(tokens, table([0, 1]))
     (expected,) = whole.logprobs(whole.prefill([prefix]))
-    cuts = (1, 31, 32, 33, 63, 64, 99)
+    cuts = (1, 31, 32, 33, 63, 64, 99) if whole.decoder.config.recurrence is None else (64,)
     tolerance = 2e-5 if whole.decoder.head_kernel().dtype == np.float32 else 0.2
     for found in whole.logprobs(whole.extend(prefix.items([tokens[cut:] for cut in cuts], cuts))):
         np.testing.assert_allclose(found, expected, atol=tolerance)

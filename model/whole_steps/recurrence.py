@@ -1,0 +1,157 @@
+"""The recurrence of recurrent layers in whole steps, whose tiles begin with states of the pool.
+
+A piece of a prefix goes through its tiles one after another, each from the state of the one before it. Items begin with
+the state behind the prefix of their tile, and those of at most a chunk of tokens are computed all at once. What a chunk
+needs is always computed in the same shapes, so the bits of an item depend on nothing beside it.
+
+Shapes: T rows of a step in tiles of t; S rows of slots in chunks of L; H heads of values; C channels of the
+convolution; B blocks of the pool; see :mod:`model.delta_rule` for the others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from model.architecture.decoder import RecurrentLayer
+from model.attention.contract import ItemSlots
+from model.delta_rule import CHUNK, Chunk, DeltaInputs, among, by_head, through, times, within
+
+
+class States(NamedTuple):
+    """What recurrent layers keep behind each block of the pool, float32."""
+
+    inputs: Array  # of the convolution, the last ones, [layers, B, inputs - 1, C]
+    states: Array  # [layers, B, H, Dk, Dv]
+
+    def behind(self, layer: Array, blocks: Array) -> States:
+        """Return what a layer keeps behind some blocks, int32 [n]: [n, ...] each. Nothing is kept behind -1."""
+
+        def of(part: Array) -> Array:
+            kept = part[layer, jnp.maximum(blocks, 0)]
+            return jnp.where((blocks >= 0).reshape(-1, *[1] * (kept.ndim - 1)), kept, 0.0)
+
+        return States(of(self.inputs), of(self.states))
+
+    def written(self, inputs: Array, state: Array, layer: Array, block: Array) -> States:
+        """Return the same with what a layer keeps behind a block, int32 []."""
+        return States(
+            lax.dynamic_update_slice(self.inputs, inputs[None, None], (layer, block, 0, 0)),
+            lax.dynamic_update_slice(self.states, state[None, None], (layer, block, 0, 0, 0)),
+        )
+
+
+class Entering(NamedTuple):
+    """What enters the recurrence of a layer, of the rows of a step."""
+
+    inputs: Array  # of the convolution, those kept of the tiles' prefixes and then the step's, [kept + T, C]
+    convolved: Array  # [T, C]
+    decay: Array  # [T, H]
+    rate: Array  # [T, H]
+
+    @classmethod
+    def of(cls, layer: RecurrentLayer, hidden: Array, kept: Array, windows: Array) -> Entering:
+        """Return it of hidden states [T, width]; kept: [tiles, inputs - 1, C].
+
+        windows: int32 [T, inputs], see :attr:`model.whole_steps.layout.ItemStep.windows`.
+        """
+        mixed, decay, rate = layer.inputs(hidden)
+        inputs = jnp.concatenate([kept.reshape(-1, kept.shape[-1]), mixed])
+        return cls(inputs, layer.linear_attn.convolved([inputs[places] for places in windows.T]), decay, rate)
+
+    def heads(self, layer: RecurrentLayer) -> DeltaInputs:
+        """Return what the recurrence takes of all rows, [T, ...]."""
+        return layer.linear_attn.heads(self.convolved, self.decay, self.rate)
+
+
+def recur_pieces(
+    heads: DeltaInputs, present: Array, last_inputs: Array, states: States, layer: Array, origins: Array, kept: Array
+) -> tuple[Array, States]:
+    """Return what is read by the rows of pieces of prefixes, [T, H, Dv], and the pool with what is kept behind them.
+
+    present: bool [T]; other rows change no state; last_inputs: of the convolution, up to each tile's last row, [tiles, inputs - 1, C]; origins: the block behind whose
+    state each tile begins, int32 [tiles], -1 for none; kept: the block behind which its own is kept. A tile may begin
+    with what one before it has kept.
+    """
+    tiles, rows = len(origins), len(heads.decay) // len(origins)
+    length = min(CHUNK, rows)
+    decay, rate = (jnp.where(present[:, None], part, 0.0) for part in (heads.decay, heads.rate))
+    heads = heads._replace(decay=decay, rate=rate)
+
+    def split(part: Array) -> Array:
+        return part.reshape(-1, length, *part.shape[1:])
+
+    chunks = within(by_head(DeltaInputs(*map(split, heads))))
+    of_tiles = Chunk(*(part.reshape(tiles, -1, *part.shape[1:]) for part in chunks))
+
+    def through_tile(states: States, tile: tuple[Chunk, Array, Array, Array]) -> tuple[States, Array]:
+        of_tile, inputs, origin, block = tile
+        before = lax.dynamic_slice(
+            states.states, (layer, jnp.maximum(origin, 0), 0, 0, 0), (1, 1, *states.states.shape[2:])
+        )
+        state, read = jnp.where(origin >= 0, before[0, 0], 0.0), list[Array]()
+        for number in range(rows // length):
+            out, state = through(Chunk(*(part[number] for part in of_tile)), state)
+            read.append(out)
+        return states.written(inputs, state, layer, block), jnp.stack(read)
+
+    states, out = lax.scan(through_tile, states, (of_tiles, last_inputs, origins, kept))
+    return jnp.swapaxes(out, 2, 3).reshape(heads.values.shape), states
+
+
+def recur_items(heads: DeltaInputs, states: Array, slots: ItemSlots, long_chunks: Array) -> Array:
+    """Return what is read by the rows of items, [T, H, Dv]. Rows of no item read any finite numbers.
+
+    states: where the items of each tile begin, [tiles, H, Dk, Dv]; long_chunks: how many of the first chunks belong to
+    slots that are longer than a chunk, int32 [].
+    """
+    length, tile_rows = min(CHUNK, len(slots.rows)), len(heads.decay) // len(states)
+    rows, begins = slots.rows.reshape(-1, length), slots.begins.reshape(-1, length)
+    is_filled = begins < len(slots.rows)
+
+    def of_chunks(parts: DeltaInputs, own: Array, filled: Array) -> DeltaInputs:
+        decay, rate = (jnp.where(filled[..., None], part[own], 0.0) for part in (parts.decay, parts.rate))
+        return by_head(DeltaInputs(parts.queries[own], parts.keys[own], parts.values[own], decay, rate))
+
+    # A token sees those of its own slot, up to itself. What is of others is multiplied by zero.
+    sees = (begins[:, None, :, None] == begins[:, None, None, :]) & jnp.tri(length, dtype=jnp.bool_)
+    decay = jnp.swapaxes(jnp.where(is_filled[..., None], heads.decay[rows], 0.0), 1, 2)
+    since = times(sees.astype(jnp.float32), decay[..., None])[..., 0]  # [chunks, H, L]
+    faded = jnp.exp(_of_rows(jnp.swapaxes(since, 1, 2), slots))
+    base, wanted = _behind(heads, states, faded)
+    given = of_chunks(heads._replace(values=wanted), rows, is_filled)
+    inverse, seen = among(given.queries, given.keys, since, given.rate, sees)
+    read = times(seen, times(inverse, given.values))
+
+    def through_chunk(number: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
+        read, carried = so_far
+        is_first = begins[number, 0] == number * length
+        state = jnp.where(is_first, states[rows[number, 0] // tile_rows], carried)
+        out, after = through(within(of_chunks(heads, rows[number], is_filled[number])), state)
+        return read.at[number].set(out), after
+
+    read, _ = lax.fori_loop(0, long_chunks, through_chunk, (read, jnp.zeros_like(states[0])))
+    is_short = slots.slots >= long_chunks * length
+    return jnp.where(is_short[:, None, None], base, 0.0) + _of_rows(jnp.swapaxes(read, 1, 2), slots)
+
+
+def _behind(heads: DeltaInputs, states: Array, faded: Array) -> tuple[Array, Array]:
+    """Return what all rows read of the states of their tiles, and what they want to write, [T, H, Dv] each.
+
+    faded: what is left of the state at each row, [T, H].
+    """
+    tiles = len(states)
+
+    def read(vectors: Array) -> Array:
+        shared = states.shape[1] // vectors.shape[1]
+        tiled = jnp.repeat(vectors.reshape(tiles, -1, *vectors.shape[1:]).swapaxes(1, 2), shared, axis=1)
+        return times(tiled, states).swapaxes(1, 2).reshape(heads.values.shape) * faded[..., None]
+
+    return read(heads.queries), heads.rate[..., None] * (heads.values - read(heads.keys))
+
+
+def _of_rows(in_slots: Array, slots: ItemSlots) -> Array:
+    """Return what rows have of chunks of slots, [T, ...] of [chunks, L, ...]."""
+    return jnp.take(in_slots.reshape(-1, *in_slots.shape[2:]), slots.slots, axis=0, mode="clip")
