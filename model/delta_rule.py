@@ -44,71 +44,53 @@ def delta_rule(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
     state: where all sequences begin, [H, Dk, Dv]. L: at most :data:`CHUNK`, or a multiple of it.
     """
     rows, length = inputs.decay.shape[:2]
-    begin = jnp.broadcast_to(state, (rows, *state.shape))
     if length <= CHUNK:
-        out, after = through(within(by_head(inputs)), begin)
+        out, after = _chunk(_by_head(inputs), state)
         return jnp.moveaxis(out, 1, 2), after
     chunks = length // CHUNK
 
     def split(part: Array) -> Array:
         return jnp.moveaxis(part.reshape(rows, chunks, CHUNK, *part.shape[2:]), 1, 0)
 
-    def through_chunk(carried: Array, chunk: DeltaInputs) -> tuple[Array, Array]:
-        out, after = through(within(by_head(chunk)), carried)
+    def through(carried: Array, chunk: DeltaInputs) -> tuple[Array, Array]:
+        out, after = _chunk(_by_head(chunk), carried)
         return after, jnp.moveaxis(out, 1, 2)
 
-    after, out = lax.scan(through_chunk, begin, DeltaInputs(*map(split, inputs)))
+    begin = jnp.broadcast_to(state, (rows, *state.shape))
+    after, out = lax.scan(through, begin, DeltaInputs(*map(split, inputs)))
     return jnp.moveaxis(out, 0, 1).reshape(inputs.values.shape), after
 
 
-class Chunk(NamedTuple):
-    """What the tokens of chunks are to one another, whatever state a chunk begins with: [..., H, L, ...] each."""
-
-    queries: Array  # as they read the state at the chunk's beginning, [..., L, Dk]
-    seen: Array  # how each token reads what the others write, [..., L, L]
-    written: Array  # what tokens write if the state is empty, [..., L, Dv]
-    erased: Array  # how what they write depends on the state, [..., L, Dk]
-    left: Array  # their keys, as much as is left of them at the chunk's end, [..., L, Dk]
-    fade: Array  # what is left of the state, [..., 1, 1]
-
-
-def by_head(inputs: DeltaInputs) -> DeltaInputs:
-    """Return [..., H, L, ...] of [..., L, H, ...], with queries and keys for each head of values."""
-    shared = inputs.values.shape[-2] // inputs.keys.shape[-2]
-    vectors = [jnp.swapaxes(part, -3, -2) for part in inputs[:3]]
+def _by_head(inputs: DeltaInputs) -> DeltaInputs:
+    """Return [R, H, L, ...] of [R, L, H, ...], with queries and keys for each head of values."""
+    shared = inputs.values.shape[2] // inputs.keys.shape[2]
+    queries, keys, *others = (jnp.moveaxis(part, 2, 1) for part in inputs)
     if shared > 1:
-        vectors[:2] = (jnp.repeat(part, shared, axis=-3) for part in vectors[:2])
-    return DeltaInputs(*vectors, *(jnp.swapaxes(part, -2, -1) for part in inputs[3:]))
+        queries, keys = (jnp.repeat(part, shared, axis=1) for part in (queries, keys))
+    return DeltaInputs(queries, keys, *others)
 
 
-def within(inputs: DeltaInputs) -> Chunk:
-    """Return what the tokens of chunks are to one another; all parts are [..., H, L, ...]."""
-    queries, keys, values, decay, rate = inputs
-    since = jnp.cumsum(decay, axis=-1)  # the decay from the chunk's beginning to each token
-    faded, left = jnp.exp(since)[..., None], jnp.exp(since[..., -1:] - since)[..., None]
-    inverse, seen = among(queries, keys, since, rate, jnp.tri(decay.shape[-1], dtype=jnp.bool_))
-    written, erased = (times(inverse, rate[..., None] * part) for part in (values, faded * keys))
-    return Chunk(faded * queries, seen, written, erased, left * keys, faded[..., -1:, :])
+def _chunk(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
+    """Return what is read and the states behind one chunk; all parts are [R, H, L, ...].
 
-
-def through(chunk: Chunk, state: Array) -> tuple[Array, Array]:
-    """Return what is read, [..., H, L, Dv], and the states behind the chunks, [..., H, Dk, Dv]; state: before them."""
-    written = chunk.written - times(chunk.erased, state)
-    out = times(chunk.queries, state) + times(chunk.seen, written)
-    return out, chunk.fade * state + times(jnp.swapaxes(chunk.left, -1, -2), written)
-
-
-def among(queries: Array, keys: Array, since: Array, rate: Array, sees: Array) -> tuple[Array, Array]:
-    """Return by what L tokens multiply what they want to write, and by what they read what is written, [..., L, L].
-
-    queries, keys: [..., L, Dk]; since: their decay from the beginning, [..., L]; sees: which tokens each token sees,
-    itself and others before it, bool [..., L, L].
+    state: [H, Dk, Dv] for all rows, or [R, H, Dk, Dv].
     """
-    between = jnp.exp(jnp.where(sees, since[..., :, None] - since[..., None, :], -jnp.inf))
-    transposed = jnp.swapaxes(keys, -1, -2)
+    queries, keys, values, decay, rate = inputs
+    length = decay.shape[-1]
+    of_rows = "rhld,rhde->rhle" if state.ndim == 4 else "rhld,hde->rhle"
+    since = jnp.cumsum(decay, axis=-1)  # the decay from the chunk's beginning to each token
+    earlier = jnp.tri(length, dtype=jnp.bool_)
+    between = jnp.exp(jnp.where(earlier, since[..., :, None] - since[..., None, :], -jnp.inf))
+    faded = jnp.exp(since)[..., None]
     # U + lower U = wanted: what a token writes depends on what those before it in the chunk have written.
-    lower = rate[..., None] * jnp.tril(between * times(keys, transposed), -1)
-    return _inverse(lower), between * times(queries, transposed)
+    lower = rate[..., None] * jnp.tril(between * _product("rhld,rhmd->rhlm", keys, keys), -1)
+    wanted = rate[..., None] * (values - faded * _product(of_rows, keys, state))
+    written = jnp.matmul(_inverse(lower), wanted, precision=lax.Precision.HIGHEST)
+    seen = between * _product("rhld,rhmd->rhlm", queries, keys)
+    out = faded * _product(of_rows, queries, state) + _product("rhlm,rhme->rhle", seen, written)
+    left = jnp.exp(since[..., -1:] - since)[..., None]
+    after = faded[..., -1:, :] * state + _product("rhld,rhle->rhde", keys * left, written)
+    return out, after
 
 
 def _inverse(lower: Array) -> Array:
@@ -124,6 +106,9 @@ def _inverse(lower: Array) -> Array:
         places = ((row + number * every, column + number * every) for number in range(count))
         return jnp.stack([lower[..., r : r + size, c : c + size] for r, c in places], axis=-3)
 
+    def times(one: Array, other: Array) -> Array:
+        return jnp.matmul(one, other, precision=lax.Precision.HIGHEST)
+
     size, least, whole = _LEAST, blocks(0, 0, _LEAST, _LEAST), jnp.eye(_LEAST)
     squared = times(least, least)
     # I - A + A^2 - A^3 + ..., whose powers from the eighth on are zero.
@@ -137,6 +122,5 @@ def _inverse(lower: Array) -> Array:
     return found[..., 0, :, :]
 
 
-def times(one: Array, other: Array) -> Array:
-    """Return a product of matrices in float32."""
-    return jnp.matmul(one, other, precision=lax.Precision.HIGHEST)
+def _product(subscripts: str, one: Array, other: Array) -> Array:
+    return jnp.einsum(subscripts, one, other, precision=lax.Precision.HIGHEST)

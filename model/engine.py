@@ -150,7 +150,7 @@ class Engine:
             adapter = directory / head.adapter
         dtype, chips = platform.serving_dtype(settings.dtype), platform.chips
         if config.recurrence is not None:
-            _refuse_what_recurrent_layers_can_not(algorithm, chips)
+            _refuse_what_recurrent_layers_can_not(algorithm)
         computed: DecoderConfig = config
         destination: weights.MakesDestination = weights.InHostMemory
         if chips is not None:
@@ -359,14 +359,12 @@ class Engine:
             yield list(zip(packed.rows, np.asarray(computed.states), strict=False)), computed.tokens
 
 
-def _refuse_what_recurrent_layers_can_not(algorithm: AlgorithmSetting, chips: Chips | None) -> None:
+def _refuse_what_recurrent_layers_can_not(algorithm: AlgorithmSetting) -> None:
     if algorithm == "packed":
         raise UnsupportedModelError(
             "SCORELINE_MULTI_ITEM_ALGORITHM=packed is not implemented for recurrent layers: one state would go through "
             "all items of a packed sequence"
         )
-    if chips is not None:
-        raise UnsupportedModelError("recurrent layers are not implemented on several devices")
 
 
 def _heads(_: ScoredChunk | None) -> str:

@@ -76,7 +76,8 @@ class GatedDeltaNet(nnx.Module):
     def heads(self, convolved: Array, decay: Array, rate: Array) -> DeltaInputs:
         """Return what the recurrence takes of tokens."""
         sizes = self.sizes
-        keys = sizes.key_heads * sizes.key_dim
+        # Of several chips, each has its share of the heads.
+        keys = (convolved.shape[-1] - decay.shape[-1] * sizes.value_dim) // 2
         queries, keyed, values = jnp.split(convolved, [keys, 2 * keys], axis=-1)
         return DeltaInputs(
             _unit(split(queries, sizes.key_dim)) * jnp.float32(sizes.key_dim**-0.5),

@@ -46,6 +46,10 @@ class Recurrence(NamedTuple):
         places = [number for number, is_recurrent in enumerate(self.layers) if not is_recurrent]
         return tuple(place - before - 1 for before, place in zip([-1, *places], places, strict=False))
 
+    def share(self, chips: int) -> Recurrence:
+        """Return what each of several chips computes: an equal part of the heads, whose number the chips divide."""
+        return self._replace(key_heads=self.key_heads // chips, value_heads=self.value_heads // chips)
+
     def parameters(self, width: int) -> int:
         """Return how many numbers the weights of a layer's recurrence have."""
         projections = width * (self.channels + 2 * self.output + 2 * self.value_heads)

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 TENSOR = "tensor"
 """The one axis of the mesh."""
 
-DIVIDED = {"heads": TENSOR, "key_heads": TENSOR, "mlp": TENSOR, "vocabulary": TENSOR}
+DIVIDED = dict.fromkeys(("heads", "key_heads", "mlp", "vocabulary", "channels", "value_heads"), TENSOR)
 """Logical axes that are divided among chips. Attention never exchanges numbers, because it works head by head."""
 
 Axes = tuple[str, ...]

@@ -17,11 +17,7 @@ from model.architecture.decoder import Decoder
 from model.architecture.weights import Parameter, buffer, params
 from model.chips.axes import divided_axis, parameter_axes
 from model.chips.mesh import Chips
-from model.chips.shares import Shares
-
-Ranges = tuple[tuple[int, int], ...]
-"""Where the numbers of a chip begin and end along the axis of a tensor that is divided, in the chip's order."""
-
+from model.chips.shares import Ranges, Shares
 
 class DividedParameter:
     """A :class:`model.architecture.weights.Destination` on several chips."""
@@ -37,8 +33,10 @@ class DividedParameter:
             self._parts = [buffer(parameter, parameter.own_shape)]
             return
         size = parameter.own_shape[self._axis]
-        repeats = "key_heads" in axes
-        self._ranges = _of_key_heads(shares, chips.count) if repeats else _equal(size, chips.count)
+        if "key_heads" in axes:
+            self._ranges = _of_key_heads(shares, chips.count)
+        else:
+            self._ranges = shares.channels if "channels" in axes else _equal(size, chips.count)
         self._parts = []
         for ranges in self._ranges:
             shape = list(parameter.own_shape)

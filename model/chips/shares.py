@@ -9,6 +9,9 @@ from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.families import QKNorm
 
+Ranges = tuple[tuple[int, int], ...]
+"""Where the numbers of a chip begin and end along the axis of a tensor that is divided, in the chip's order."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
@@ -34,6 +37,9 @@ class Shares:
             "intermediate_size": config.mlp_width,
             "vocab_size": config.vocabulary,
         }
+        recurrence = config.recurrence
+        if recurrence is not None:
+            sizes["linear_num_key_heads"] = recurrence.key_heads
         if chips > 1 and config.qk_norm is QKNorm.ALL_HEADS:
             reason = f"{config.family} norms queries and keys over all heads"
             raise UnsupportedModelError(f"{chips} devices can't share this model, because {reason}")
@@ -53,5 +59,22 @@ class Shares:
             kv_heads=repeated // chips,
             mlp_width=config.mlp_width // chips,
             vocabulary=config.vocabulary // chips,
+            recurrence=None if recurrence is None else recurrence.share(chips),
         )
         return cls(whole, own, tuple(head * together // of_one_key for head in range(repeated)))
+
+    @property
+    def channels(self) -> list[Ranges]:
+        """Return the channels of each chip in recurrent layers: those of its queries, of its keys, and of its values.
+
+        In a checkpoint, the queries of all heads come first, then all keys, and then all values.
+        """
+        whole, own = self.whole.recurrence, self.own.recurrence
+        assert whole is not None
+        assert own is not None
+        keys, own_keys = whole.key_heads * whole.key_dim, own.key_heads * own.key_dim
+        parts = (0, own_keys), (keys, own_keys), (2 * keys, own.output)
+        return [
+            tuple((first + chip * size, first + (chip + 1) * size) for first, size in parts)
+            for chip in range(whole.key_heads // own.key_heads)
+        ]

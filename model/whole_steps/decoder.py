@@ -30,6 +30,7 @@ from model.attention.contract import AttentionOutput, WholeStepAttention
 from model.checks.numpy_decoder import on_host
 from model.chips.axes import POOL, POOL_OF_STATES, Axes
 from model.chips.mesh import Chips
+from model.chips.shares import Shares
 from model.programs.decoder import DecoderParts
 from model.programs.kind import array, int32
 from model.rotation import RotaryEmbedding, Rotation
@@ -119,14 +120,21 @@ class StackedDecoder(DecoderParts):
 
     def layer(self, number: int) -> Layer:
         """Return one layer as a module over copies of its weights: on the host, if several chips have them."""
-        return self.layer_of(self._copied(self._apart(self.weights)[0], number))
+        return self.layer_of([self._copied(leaf, number) for leaf in self._apart(self.weights)[0]])
 
     def recurrent_layer(self, number: int) -> RecurrentLayer:
-        """Return one of the recurrent layers in the same way."""
-        return self.recurrent_layer_of(self._copied(self._apart(self.weights)[1], number))
+        """Return one of the recurrent layers in the same way. Its channels are in the order of the checkpoint."""
+        copied = [self._copied(leaf, number) for leaf in self._apart(self.weights)[1]]
+        if self.chips is not None:
+            ranges = Shares.of(self.config, self.chips.count).channels
+            order = np.argsort(np.concatenate([np.arange(*own) for of_chip in ranges for own in of_chip]))
+            for place, axes in enumerate(self.recurrent_axes):
+                if "channels" in axes:
+                    copied[place] = np.take(copied[place], order, axis=axes.index("channels") - 1)
+        return self.recurrent_layer_of(copied)
 
-    def _copied(self, stacks: Sequence[Array], number: int) -> list[Any]:
-        return [leaf[number] if self.chips is None else on_host(leaf, number) for leaf in stacks]
+    def _copied(self, leaf: Array, number: int) -> Any:
+        return leaf[number] if self.chips is None else on_host(leaf, number)
 
     def _apart(self, weights: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array], Sequence[Array]]:
         """Return the weights of layers with attention, of recurrent layers, and of the embedding."""

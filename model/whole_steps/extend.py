@@ -30,7 +30,7 @@ class ExtendKey:
         slots = int32(shape.slot_rows), int32(shape.slot_rows), rows
         read = int32(shape.most_read(everywhere=self.everywhere))
         of_states = () if decoder.config.recurrence is None else (*decoder.origins(), int32())
-        arguments = (*decoder.weights, *decoder.pool(), rows, rows, *tiles, *slots, read, *of_states)
+        arguments = (*decoder.weights, *decoder.pool(), rows, rows, *of_states, *tiles, *slots, read)
         return decoder.source(partial(extend, decoder), arguments, decoder.axes_with_pool, (STATES,))
 
     def known_answer(self, decoder: StackedDecoder, random: Generator) -> None:
@@ -40,7 +40,7 @@ class ExtendKey:
 def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     """Compute items behind prefixes in the pool.
 
-    (*weights, *pool, tokens [T], positions [T], *tiles, *items, logit positions [n], *states) -> hidden states of the
+    (*weights, *pool, tokens [T], positions [T], *states, *tiles, *items, logit positions [n]) -> hidden states of the
     logit positions, float32 [n, width]. tiles: table [tiles, N], counts [tiles] and ends [T] of
     :class:`model.attention.contract.StepPrefixes`; items:
     :class:`model.attention.contract.ItemSlots`; states: with recurrent layers, the block behind whose state the items of
@@ -48,8 +48,7 @@ def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     :class:`model.whole_steps.layout.ItemStep`. A row sees the first ``ends[t]`` tokens of its tile's prefix, and
     the tokens of its own item up to itself.
     """
-    weights, pool, (tokens, positions, table, counts, ends, *others) = decoder.split(arguments)
-    (rows, begins, slots), logit_positions, of_states = others[:3], others[3], others[4:]
+    weights, pool, (tokens, positions, *of_states, table, counts, ends, rows, begins, slots, read) = decoder.split(arguments)
     items = ItemSlots(rows, begins, slots)
     prefixes = StepPrefixes(decoder.shape.block_tokens, table, counts, ends)
 
@@ -75,5 +74,5 @@ def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
         heads = Entering.of(layer, hidden, kept.inputs, windows).heads(layer)
         return recur_items(heads, kept.states, items, long_chunks), carried
 
-    hidden, _ = decoder.through_layers(weights, tokens, attend, recur if of_states else None, logit_positions)
+    hidden, _ = decoder.through_layers(weights, tokens, attend, recur if of_states else None, read)
     return (hidden,)

@@ -1,7 +1,8 @@
 """Lays out the extensions of a step as the arrays that its program takes.
 
 All arrays are int32, in the order in which programs take them; T, N, S and n are those of
-:class:`model.whole_steps.shape.StepShape`. The last ones are for recurrent layers, and there are none without them.
+:class:`model.whole_steps.shape.StepShape`. Origins, windows and long chunks are for recurrent
+layers, and not taken without them.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class ItemStep:
         """What :func:`model.whole_steps.extend.extend` takes beside weights and pool."""
         tiles, slots = (self.table, self.counts, self.ends), (self.item_rows, self.item_begins, self.item_slots)
         of_states = (self.origins, self.windows, self.long_chunks) if self.windows.shape[1] else ()
-        return self.tokens, self.positions, *tiles, *slots, self.logit_positions, *of_states
+        return self.tokens, self.positions, *of_states, *tiles, *slots, self.logit_positions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,7 +151,7 @@ class PrefillStep:
         """What :func:`model.whole_steps.prefill.prefill` takes beside weights and pool."""
         tiles = self.table, self.counts, self.ends
         of_states = (self.origins, self.windows) if self.windows.shape[1] else ()
-        return self.tokens, self.positions, *tiles, self.places, self.logit_positions, *of_states
+        return self.tokens, self.positions, *of_states, *tiles, self.places, self.logit_positions
 
 
 def _block_before(extension: Extension, shape: StepShape) -> int:

@@ -25,9 +25,9 @@ class PrefillKey:
         """See :class:`model.programs.kind.ProgramKey`."""
         shape, rows, first = decoder.shape, int32(decoder.shape.tokens), len(decoder.weights)
         tiles = int32(shape.tiles, shape.longest), int32(shape.tiles), rows
-        places = int32(shape.tiles, 2), int32(shape.tiles)
+        places, read = int32(shape.tiles, 2), int32(shape.tiles)
         pool = decoder.pool()
-        arguments = (*decoder.weights, *pool, rows, rows, *tiles, *places, *decoder.origins())
+        arguments = (*decoder.weights, *pool, rows, rows, *decoder.origins(), *tiles, places, read)
         donated = tuple(range(first, first + len(pool)))
         outputs = (STATES, *decoder.pool_axes)
         return decoder.source(partial(prefill, decoder), arguments, decoder.axes_with_pool, outputs, donated)
@@ -39,7 +39,7 @@ class PrefillKey:
 def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     """Write the keys and values of prefixes into the pool.
 
-    (*weights, *pool, tokens [T], positions [T], *tiles, places [tiles, 2], logit positions [n], *states) ->
+    (*weights, *pool, tokens [T], positions [T], *states, *tiles, places [tiles, 2], logit positions [n]) ->
     hidden states of the logit positions, float32 [n, width], and the pool, whose buffers are donated. places: the
     block that the keys and values of each tile go to, and where in the block they begin. states: with recurrent layers,
     the block behind whose state each tile begins, [tiles], and windows, [T, inputs]:
@@ -47,7 +47,7 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     layer are stored before any row of the step looks at them, so a step may hold several tiles of one prefix. A row
     sees the first ``ends[t]`` tokens of its prefix, itself among them.
     """
-    weights, pool, (tokens, positions, table, counts, ends, places, logit_positions, *of_states) = decoder.split(arguments)
+    weights, pool, (tokens, positions, *of_states, table, counts, ends, places, read) = decoder.split(arguments)
 
     def attention(reach: int | None) -> AttendPrefix:
         begins = None if reach is None else jnp.maximum(positions + 1 - reach, 0)
@@ -73,7 +73,7 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
         return out, pool._replace(states=states).arrays
 
     hidden, carried = decoder.through_layers(
-        weights, tokens, attend, recur if of_states else None, logit_positions, *pool.arrays
+        weights, tokens, attend, recur if of_states else None, read, *pool.arrays
     )
     return hidden, *carried
 

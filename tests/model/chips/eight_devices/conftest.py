@@ -15,7 +15,7 @@ from model.chips.mesh import Chips
 from model.engine import Engine
 from model.platforms import Platform
 from tests.model import engines
-from tests.model.checkpoints import VARIANTS, tensors, write
+from tests.model.checkpoints import EVERY, VARIANTS, tensors, write
 from tests.model.references import SEED
 
 EIGHT_DEVICES = "--xla_force_host_platform_device_count=8"
@@ -30,10 +30,12 @@ MODELS = {
     "six heads": replace(VARIANTS["granite tied"], query_heads=6, kv_heads=3),
     # Layers with a sliding window and with other positions, norms on both sides.
     "windows": VARIANTS["gemma3"],
+    # Recurrent layers, whose channels are those of queries, keys and values.
+    "recurrent": EVERY["qwen35"],
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
-SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("windows", 2), ("classes", 4)]
+SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("windows", 2), ("recurrent", 2), ("classes", 4)]
 """Models, and how many devices compute them together."""
 STEP = 64
 
