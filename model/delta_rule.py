@@ -20,7 +20,7 @@ from jax import Array, lax
 CHUNK = 64
 """Tokens of a chunk, as in HuggingFace's implementation."""
 _LEAST = 8
-"""Rows of the blocks of a triangle that are inverted at once. A chunk has as many tokens or more."""
+"""Rows of the blocks of a triangle that are inverted at once. A chunk has a multiple of as many tokens."""
 
 
 class DeltaInputs(NamedTuple):
@@ -38,89 +38,135 @@ class DeltaInputs(NamedTuple):
     rate: Array  # from 0 to 1, [R, L, H]
 
 
+class _Chunk(NamedTuple):
+    """What does not depend on the state before a chunk, for one chunk or many at once."""
+
+    keys: Array  # [..., L, Dk]
+    values: Array  # [..., L, Dv]
+    faded: Array  # how much each token sees of the state before the chunk, [..., L]
+    asked: Array  # what the state before the chunk is asked: keys, and behind them queries, both faded, [..., 2 L, Dk]
+    ending: Array  # keys as far as they are left behind the chunk, [..., Dk, L]
+    solved: Array  # turns the values that the state before the chunk lacks into what is written, [..., L, L]
+    seen: Array  # how much each token reads of what those up to it have written, [..., L, L]
+
+    @classmethod
+    def of(cls, inputs: DeltaInputs) -> _Chunk:
+        """Compute it from parts [..., L, ...], which have queries and keys for each head of values."""
+        queries, keys, values, decay, rate = inputs
+        since = jnp.cumsum(decay, axis=-1)  # the decay from the chunk's beginning to each token
+        earlier = jnp.tri(decay.shape[-1], dtype=jnp.bool_)
+        between = jnp.exp(jnp.where(earlier, since[..., :, None] - since[..., None, :], -jnp.inf))
+        faded, left = jnp.exp(since), jnp.exp(since[..., -1:] - since)
+        # U + lower U = rate wanted: what a token writes depends on what those before it in the chunk have written.
+        lower = rate[..., None] * jnp.tril(between * _times(keys, _turned(keys)), -1)
+        return cls(
+            keys,
+            values,
+            faded,
+            jnp.concatenate([keys, queries], axis=-2) * jnp.concatenate([faded, faded], axis=-1)[..., None],
+            _turned(keys * left[..., None]),
+            _inverse(lower) * rate[..., None, :],
+            between * _times(queries, _turned(keys)),
+        )
+
+    def through(self, state: Array) -> tuple[Array, Array]:
+        """Return the state behind the chunk, [..., Dk, Dv], and what is read, [..., L, Dv]; state: before it."""
+        of_keys, of_queries = jnp.split(_times(self.asked, state), 2, axis=-2)
+        written = _times(self.solved, self.values - of_keys)
+        after = self.faded[..., -1:, None] * state + _times(self.ending, written)
+        return after, of_queries + _times(self.seen, written)
+
+
 def delta_rule(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
     """Return what is read, [R, L, H, Dv], and the states behind the last tokens, [R, H, Dk, Dv].
 
-    state: where all sequences begin, [H, Dk, Dv]. L: at most :data:`CHUNK`, or a multiple of it.
+    state: where all sequences begin, [H, Dk, Dv], or where each one does, [R, H, Dk, Dv]. L: a multiple of 8 up to
+    :data:`CHUNK`, or a multiple of that.
     """
     rows, length = inputs.decay.shape[:2]
-    if length <= CHUNK:
-        out, after = _chunk(_by_head(inputs), state)
-        return jnp.moveaxis(out, 1, 2), after
-    chunks = length // CHUNK
+    size = min(length, CHUNK)
 
     def split(part: Array) -> Array:
-        return jnp.moveaxis(part.reshape(rows, chunks, CHUNK, *part.shape[2:]), 1, 0)
+        """Return [chunks, R, H, size, ...]."""
+        return jnp.moveaxis(part.reshape(rows, -1, size, *part.shape[2:]), (1, 3), (0, 2))
 
-    def through(carried: Array, chunk: DeltaInputs) -> tuple[Array, Array]:
-        out, after = _chunk(_by_head(chunk), carried)
-        return after, jnp.moveaxis(out, 1, 2)
-
-    begin = jnp.broadcast_to(state, (rows, *state.shape))
-    after, out = lax.scan(through, begin, DeltaInputs(*map(split, inputs)))
-    return jnp.moveaxis(out, 0, 1).reshape(inputs.values.shape), after
-
-
-def _by_head(inputs: DeltaInputs) -> DeltaInputs:
-    """Return [R, H, L, ...] of [R, L, H, ...], with queries and keys for each head of values."""
-    shared = inputs.values.shape[2] // inputs.keys.shape[2]
-    queries, keys, *others = (jnp.moveaxis(part, 2, 1) for part in inputs)
-    if shared > 1:
-        queries, keys = (jnp.repeat(part, shared, axis=1) for part in (queries, keys))
-    return DeltaInputs(queries, keys, *others)
+    # All that does not depend on a state is computed for all chunks at once.
+    chunks = _Chunk.of(DeltaInputs(*map(split, _for_each_head(inputs))))
+    begin = jnp.broadcast_to(state, (rows, *state.shape[-3:]))
+    if length == size:
+        after, out = _Chunk(*(part[0] for part in chunks)).through(begin)
+        return jnp.moveaxis(out, 1, 2), after
+    after, out = lax.scan(lambda carried, chunk: chunk.through(carried), begin, chunks)
+    return jnp.moveaxis(out, (0, 2), (1, 3)).reshape(inputs.values.shape), after
 
 
-def _chunk(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
-    """Return what is read and the states behind one chunk; all parts are [R, H, L, ...].
+def read_by_items(tokens: DeltaInputs, places: Array, gates: tuple[Array, Array], slots: Array, state: Array) -> Array:
+    """Return what T tokens of R items read, [T, H, Dv]. All items begin with one state, [H, Dk, Dv].
 
-    state: [H, Dk, Dv] for all rows, or [R, H, Dk, Dv].
+    tokens: of all items, [T, ...], whose decay and rate are not used. places: where the tokens of each item are,
+    [R, L], a chunk at most. gates: their decay and rate, [R, L, H]. slots: item x L + offset in it of each token, [T].
+
+    What is read depends on the state in a linear way. So the state is asked once for each token of the step, instead of
+    by the keys and the queries of padded items.
     """
-    queries, keys, values, decay, rate = inputs
-    length = decay.shape[-1]
-    of_rows = "rhld,rhde->rhle" if state.ndim == 4 else "rhld,hde->rhle"
-    since = jnp.cumsum(decay, axis=-1)  # the decay from the chunk's beginning to each token
-    earlier = jnp.tri(length, dtype=jnp.bool_)
-    between = jnp.exp(jnp.where(earlier, since[..., :, None] - since[..., None, :], -jnp.inf))
-    faded = jnp.exp(since)[..., None]
-    # U + lower U = wanted: what a token writes depends on what those before it in the chunk have written.
-    lower = rate[..., None] * jnp.tril(between * _product("rhld,rhmd->rhlm", keys, keys), -1)
-    wanted = rate[..., None] * (values - faded * _product(of_rows, keys, state))
-    written = jnp.matmul(_inverse(lower), wanted, precision=lax.Precision.HIGHEST)
-    seen = between * _product("rhld,rhmd->rhlm", queries, keys)
-    out = faded * _product(of_rows, queries, state) + _product("rhlm,rhme->rhle", seen, written)
-    left = jnp.exp(since[..., -1:] - since)[..., None]
-    after = faded[..., -1:, :] * state + _product("rhld,rhle->rhde", keys * left, written)
-    return out, after
+    queries, *others = (jnp.moveaxis(part, 1, 0) for part in _for_each_head(tokens)[:3])  # [H, T, ...]
+    of_items = (part[:, places] for part in (queries, *others))
+    items = _Chunk.of(DeltaInputs(*of_items, *(jnp.moveaxis(gate, 2, 0) for gate in gates)))  # [H, R, L, ...]
+
+    def of_tokens(part: Array) -> Array:
+        """Return [H, T, ...] of [H, R, L, ...]."""
+        return part.reshape(len(part), -1, *part.shape[3:])[:, slots]
+
+    weights = _times(items.seen, items.solved)
+    of_keys = _times(weights * items.faded[..., None, :], items.keys)
+    asked = of_tokens(items.faded)[..., None] * queries - of_tokens(of_keys)
+    return jnp.moveaxis(_times(asked, state) + of_tokens(_times(weights, items.values)), 0, 1)
+
+
+def _for_each_head(inputs: DeltaInputs) -> DeltaInputs:
+    """Return queries and keys for each head of values."""
+    shared = inputs.values.shape[-2] // inputs.keys.shape[-2]
+    if shared == 1:
+        return inputs
+    queries, keys = (jnp.repeat(part, shared, axis=-2) for part in inputs[:2])
+    return inputs._replace(queries=queries, keys=keys)
 
 
 def _inverse(lower: Array) -> Array:
-    """Return the inverse of I + lower, [..., C, C]; lower: zero on the diagonal and above, C a power of two from 8 up.
+    """Return the inverse of I + lower, [..., C, C]; lower: zero on the diagonal and above, C a multiple of 8.
 
     It is computed block by block, so that no error grows as in powers of the whole. The triangular solver of LAPACK is
     not an option: two programs that use it at once wait for each other for ever (jaxlib 0.10 on two cores).
     """
 
-    def blocks(row: int, column: int, size: int, every: int) -> Array:
-        """Return blocks of a size, from one place on, each so many rows and columns behind the one before it."""
-        count = lower.shape[-1] // every
-        places = ((row + number * every, column + number * every) for number in range(count))
-        return jnp.stack([lower[..., r : r + size, c : c + size] for r, c in places], axis=-3)
+    def place(row: int, column: int, rows: int, columns: int) -> Array:
+        return lower[..., row : row + rows, column : column + columns]
 
-    def times(one: Array, other: Array) -> Array:
-        return jnp.matmul(one, other, precision=lax.Precision.HIGHEST)
-
-    size, least, whole = _LEAST, blocks(0, 0, _LEAST, _LEAST), jnp.eye(_LEAST)
-    squared = times(least, least)
-    # I - A + A^2 - A^3 + ..., whose powers from the eighth on are zero.
-    found = times(times(whole - least, whole + squared), whole + times(squared, squared))
-    while size < lower.shape[-1]:
-        above, below = found[..., 0::2, :, :], found[..., 1::2, :, :]
-        corner = -times(times(below, blocks(size, 0, size, 2 * size)), above)
-        upper = jnp.concatenate([above, jnp.zeros_like(above)], axis=-1)
-        found = jnp.concatenate([upper, jnp.concatenate([corner, below], axis=-1)], axis=-2)
-        size *= 2
-    return found[..., 0, :, :]
+    begins = range(0, lower.shape[-1], _LEAST)
+    blocks = _inverse_of_blocks(jnp.stack([place(begin, begin, _LEAST, _LEAST) for begin in begins], axis=-3))
+    found = blocks[..., 0, :, :]
+    for number, begin in enumerate(begins[1:], 1):
+        block = blocks[..., number, :, :]
+        corner = -_times(_times(block, place(begin, 0, _LEAST, begin)), found)
+        upper = jnp.concatenate([found, jnp.zeros((*found.shape[:-1], _LEAST), found.dtype)], axis=-1)
+        found = jnp.concatenate([upper, jnp.concatenate([corner, block], axis=-1)], axis=-2)
+    return found
 
 
-def _product(subscripts: str, one: Array, other: Array) -> Array:
-    return jnp.einsum(subscripts, one, other, precision=lax.Precision.HIGHEST)
+def _inverse_of_blocks(lower: Array) -> Array:
+    """Return the same for small blocks, row by row: vectors go over the blocks, which makes it cheap on a CPU."""
+    size = lower.shape[-1]
+    blocks = jnp.moveaxis(lower.reshape(-1, size, size), 0, -1)
+    whole = jnp.broadcast_to(jnp.eye(size, dtype=lower.dtype)[..., None], blocks.shape)
+    found = [whole[0]]
+    for row in range(1, size):
+        found.append(whole[row] - sum(blocks[row, column] * found[column] for column in range(row)))
+    return jnp.moveaxis(jnp.stack(found), -1, 0).reshape(lower.shape)
+
+
+def _times(one: Array, other: Array) -> Array:
+    return jnp.matmul(one, other, precision=lax.Precision.HIGHEST)
+
+
+def _turned(matrices: Array) -> Array:
+    return jnp.swapaxes(matrices, -1, -2)

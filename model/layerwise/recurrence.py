@@ -17,7 +17,7 @@ from model.checks.cases import DISTINCT_ROWS, evenly_spaced, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
 from model.checks.numpy_decoder import logistic
 from model.checks.numpy_recurrence import ReferenceInputs
-from model.delta_rule import delta_rule
+from model.delta_rule import CHUNK, DeltaInputs, delta_rule, read_by_items
 from model.forward import Extension
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.steps import Step
@@ -143,14 +143,19 @@ def recur(decoder: LayerwiseDecoder, *arguments: Array, keeps: bool) -> tuple[Ar
     [1, Hv, Dk, Dv].
     """
     *weights, convolved, decay, rate, out, state, places, lengths, slots = arguments
+    tokens = decoder.recurrent_layer_of(weights).linear_attn.heads(convolved, decay, rate)
     present = jnp.arange(places.shape[1]) < lengths[:, None]
     # A token of padding does not change the state.
-    gates = (jnp.where(present[..., None], part[places], 0.0) for part in (decay, rate))
-    heads = decoder.recurrent_layer_of(weights).linear_attn.heads(convolved[places], *gates)
-    read, after = delta_rule(heads, state)
-    own = read.reshape(-1, *read.shape[2:])[jnp.maximum(slots, 0)]
-    found = jnp.where((slots >= 0)[:, None, None], own, out)
-    return (found, after[:1]) if keeps else (found,)
+    decays, rates = (jnp.where(present[..., None], gate[places], 0.0) for gate in (decay, rate))
+    own, kept = jnp.maximum(slots, 0), tuple[Array, ...]()
+    if keeps or places.shape[1] > CHUNK:
+        queries, keys, values = (part[places] for part in (tokens.queries, tokens.keys, tokens.values))
+        items, after = delta_rule(DeltaInputs(queries, keys, values, decays, rates), state)
+        read = items.reshape(-1, *items.shape[2:])[own]
+        kept = (after[:1],) if keeps else ()
+    else:
+        read = read_by_items(tokens, places, (decays, rates), own, state)
+    return jnp.where((slots >= 0)[:, None, None], read, out), *kept
 
 
 def recurrent_output(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from model.checks.numpy_recurrence import ReferenceHeads, recur
-from model.delta_rule import CHUNK, DeltaInputs, delta_rule
+from model.delta_rule import CHUNK, DeltaInputs, delta_rule, read_by_items
 
 KEY_HEADS, HEADS, KEY, VALUE = 2, 4, 16, 8
 
@@ -43,13 +43,49 @@ def by_chunks(given: ReferenceHeads, begin: np.ndarray) -> tuple[np.ndarray, np.
     return np.asarray(out)[0], np.asarray(after)[0]
 
 
-@pytest.mark.parametrize("tokens", [8, 16, CHUNK, 2 * CHUNK, 4 * CHUNK])
+@pytest.mark.parametrize("tokens", [8, 16, 24, CHUNK, 2 * CHUNK, 4 * CHUNK])
 def test_chunks_compute_the_plain_recurrence(tokens: int) -> None:
     given, begin = heads(tokens, seed=tokens), state(1)
     out, after = by_chunks(given, begin)
     expected, expected_after = recur(given, begin)
     np.testing.assert_allclose(out, expected, atol=2e-5)
     np.testing.assert_allclose(after, expected_after, atol=2e-5)
+
+
+@pytest.mark.parametrize("tokens", [16, 2 * CHUNK])
+def test_each_sequence_may_begin_with_a_state_of_its_own(tokens: int) -> None:
+    sequences = [heads(tokens, seed) for seed in (10, 11)]
+    begins = [state(seed) for seed in (12, 13)]
+    inputs = DeltaInputs(*(jnp.asarray(np.stack(parts)) for parts in zip(*sequences, strict=True)))
+    out, after = jax.jit(delta_rule)(inputs, jnp.asarray(np.stack(begins)))
+    for row, (given, begin) in enumerate(zip(sequences, begins, strict=True)):
+        expected, expected_after = recur(given, begin)
+        np.testing.assert_allclose(out[row], expected, atol=2e-5)
+        np.testing.assert_allclose(after[row], expected_after, atol=2e-5)
+
+
+def read(given: ReferenceHeads, lengths: list[int], size: int, rows: int, begin: np.ndarray) -> np.ndarray:
+    """What items read that stand one behind another, each padded to a size, in a program of so many rows."""
+    begins = np.cumsum(lengths) - lengths
+    padding = rows - len(lengths)
+    places = np.minimum(np.pad(begins, (0, padding))[:, None] + np.arange(size), len(given.rate) - 1)
+    present = np.arange(size) < np.pad(lengths, (0, padding))[:, None]
+    gates = tuple(jnp.asarray(np.where(present[..., None], part[places], 0)) for part in (given.decay, given.rate))
+    slots = np.concatenate([row * size + np.arange(length) for row, length in enumerate(lengths)])
+    slots = np.pad(slots, (0, len(given.rate) - len(slots)))
+    tokens = DeltaInputs(*map(jnp.asarray, given))
+    return np.asarray(jax.jit(read_by_items)(tokens, places, gates, slots, jnp.asarray(begin)))
+
+
+@pytest.mark.parametrize("size", [8, 16, 32, CHUNK])
+def test_items_read_what_the_plain_recurrence_of_each_of_them_reads(size: int) -> None:
+    lengths = [size, 1, size // 2 + 1, size - 1]
+    given, begin = heads(4 * size, seed=size), state(14)
+    out, first = read(given, lengths, size, 6, begin), 0
+    for length in lengths:
+        expected, _ = recur(ReferenceHeads(*(part[first : first + length] for part in given)), begin)
+        np.testing.assert_allclose(out[first : first + length], expected, atol=2e-5)
+        first += length
 
 
 def test_a_token_that_comes_again_and_again_does_not_spoil_the_numbers() -> None:
