@@ -38,7 +38,7 @@ class DeltaInputs(NamedTuple):
     rate: Array  # from 0 to 1, [R, L, H]
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     """What does not depend on the state before a chunk, for one chunk or many at once."""
 
     keys: Array  # [..., L, Dk]
@@ -50,15 +50,22 @@ class _Chunk(NamedTuple):
     seen: Array  # how much each token reads of what those up to it have written, [..., L, L]
 
     @classmethod
-    def of(cls, inputs: DeltaInputs) -> _Chunk:
-        """Compute it from parts [..., L, ...], which have queries and keys for each head of values."""
+    def of(cls, inputs: DeltaInputs, sees: Array | None = None) -> Chunk:
+        """Compute it from parts [..., L, ...], which have queries and keys for each head of values.
+
+        sees: bool [..., L, L], the tokens up to itself that each token sees, where several sequences share a chunk.
+        """
         queries, keys, values, decay, rate = inputs
-        since = jnp.cumsum(decay, axis=-1)  # the decay from the chunk's beginning to each token
         earlier = jnp.tri(decay.shape[-1], dtype=jnp.bool_)
+        if sees is None:
+            since = jnp.cumsum(decay, axis=-1)  # the decay from the beginning to each token
+        else:
+            earlier &= sees
+            since = times(earlier.astype(jnp.float32), decay[..., None])[..., 0]
         between = jnp.exp(jnp.where(earlier, since[..., :, None] - since[..., None, :], -jnp.inf))
         faded, left = jnp.exp(since), jnp.exp(since[..., -1:] - since)
         # U + lower U = rate wanted: what a token writes depends on what those before it in the chunk have written.
-        lower = rate[..., None] * jnp.tril(between * _times(keys, _turned(keys)), -1)
+        lower = rate[..., None] * jnp.tril(between * times(keys, _turned(keys)), -1)
         return cls(
             keys,
             values,
@@ -66,15 +73,22 @@ class _Chunk(NamedTuple):
             jnp.concatenate([keys, queries], axis=-2) * jnp.concatenate([faded, faded], axis=-1)[..., None],
             _turned(keys * left[..., None]),
             _inverse(lower) * rate[..., None, :],
-            between * _times(queries, _turned(keys)),
+            between * times(queries, _turned(keys)),
         )
 
     def through(self, state: Array) -> tuple[Array, Array]:
         """Return the state behind the chunk, [..., Dk, Dv], and what is read, [..., L, Dv]; state: before it."""
-        of_keys, of_queries = jnp.split(_times(self.asked, state), 2, axis=-2)
-        written = _times(self.solved, self.values - of_keys)
-        after = self.faded[..., -1:, None] * state + _times(self.ending, written)
-        return after, of_queries + _times(self.seen, written)
+        of_keys, of_queries = jnp.split(times(self.asked, state), 2, axis=-2)
+        written = times(self.solved, self.values - of_keys)
+        after = self.faded[..., -1:, None] * state + times(self.ending, written)
+        return after, of_queries + times(self.seen, written)
+
+    def apart(self) -> tuple[Array, Array]:
+        """Return what the state before the chunk is not asked although queries ask it, [..., L, Dk], and what is read
+        if it is empty, [..., L, Dv]. What is read depends on the state in a linear way.
+        """
+        weights = times(self.seen, self.solved)
+        return times(weights * self.faded[..., None, :], self.keys), times(weights, self.values)
 
 
 def delta_rule(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
@@ -91,10 +105,10 @@ def delta_rule(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
         return jnp.moveaxis(part.reshape(rows, -1, size, *part.shape[2:]), (1, 3), (0, 2))
 
     # All that does not depend on a state is computed for all chunks at once.
-    chunks = _Chunk.of(DeltaInputs(*map(split, _for_each_head(inputs))))
+    chunks = Chunk.of(DeltaInputs(*map(split, for_each_head(inputs))))
     begin = jnp.broadcast_to(state, (rows, *state.shape[-3:]))
     if length == size:
-        after, out = _Chunk(*(part[0] for part in chunks)).through(begin)
+        after, out = Chunk(*(part[0] for part in chunks)).through(begin)
         return jnp.moveaxis(out, 1, 2), after
     after, out = lax.scan(lambda carried, chunk: chunk.through(carried), begin, chunks)
     return jnp.moveaxis(out, (0, 2), (1, 3)).reshape(inputs.values.shape), after
@@ -106,24 +120,22 @@ def read_by_items(tokens: DeltaInputs, places: Array, gates: tuple[Array, Array]
     tokens: of all items, [T, ...], whose decay and rate are not used. places: where the tokens of each item are,
     [R, L], a chunk at most. gates: their decay and rate, [R, L, H]. slots: item x L + offset in it of each token, [T].
 
-    What is read depends on the state in a linear way. So the state is asked once for each token of the step, instead of
-    by the keys and the queries of padded items.
+    The state is asked once for each token of the step, instead of by the keys and the queries of padded items.
     """
-    queries, *others = (jnp.moveaxis(part, 1, 0) for part in _for_each_head(tokens)[:3])  # [H, T, ...]
+    queries, *others = (jnp.moveaxis(part, 1, 0) for part in for_each_head(tokens)[:3])  # [H, T, ...]
     of_items = (part[:, places] for part in (queries, *others))
-    items = _Chunk.of(DeltaInputs(*of_items, *(jnp.moveaxis(gate, 2, 0) for gate in gates)))  # [H, R, L, ...]
+    items = Chunk.of(DeltaInputs(*of_items, *(jnp.moveaxis(gate, 2, 0) for gate in gates)))  # [H, R, L, ...]
 
     def of_tokens(part: Array) -> Array:
         """Return [H, T, ...] of [H, R, L, ...]."""
         return part.reshape(len(part), -1, *part.shape[3:])[:, slots]
 
-    weights = _times(items.seen, items.solved)
-    of_keys = _times(weights * items.faded[..., None, :], items.keys)
+    of_keys, read = items.apart()
     asked = of_tokens(items.faded)[..., None] * queries - of_tokens(of_keys)
-    return jnp.moveaxis(_times(asked, state) + of_tokens(_times(weights, items.values)), 0, 1)
+    return jnp.moveaxis(times(asked, state) + of_tokens(read), 0, 1)
 
 
-def _for_each_head(inputs: DeltaInputs) -> DeltaInputs:
+def for_each_head(inputs: DeltaInputs) -> DeltaInputs:
     """Return queries and keys for each head of values."""
     shared = inputs.values.shape[-2] // inputs.keys.shape[-2]
     if shared == 1:
@@ -135,22 +147,26 @@ def _for_each_head(inputs: DeltaInputs) -> DeltaInputs:
 def _inverse(lower: Array) -> Array:
     """Return the inverse of I + lower, [..., C, C]; lower: zero on the diagonal and above, C a multiple of 8.
 
-    It is computed block by block, so that no error grows as in powers of the whole. The triangular solver of LAPACK is
-    not an option: two programs that use it at once wait for each other for ever (jaxlib 0.10 on two cores).
+    It is computed half by half, so that no error grows as in powers of the whole. A power of two of rows from a multiple
+    of it on is always a half of something, so a sequence there has the same bits as alone. The triangular solver of
+    LAPACK is not an option: two programs that use it at once wait for each other for ever (jaxlib 0.10 on two cores).
     """
-
-    def place(row: int, column: int, rows: int, columns: int) -> Array:
-        return lower[..., row : row + rows, column : column + columns]
-
     begins = range(0, lower.shape[-1], _LEAST)
-    blocks = _inverse_of_blocks(jnp.stack([place(begin, begin, _LEAST, _LEAST) for begin in begins], axis=-3))
-    found = blocks[..., 0, :, :]
-    for number, begin in enumerate(begins[1:], 1):
-        block = blocks[..., number, :, :]
-        corner = -_times(_times(block, place(begin, 0, _LEAST, begin)), found)
-        upper = jnp.concatenate([found, jnp.zeros((*found.shape[:-1], _LEAST), found.dtype)], axis=-1)
-        found = jnp.concatenate([upper, jnp.concatenate([corner, block], axis=-1)], axis=-2)
-    return found
+    diagonal = [lower[..., begin : begin + _LEAST, begin : begin + _LEAST] for begin in begins]
+    blocks = _inverse_of_blocks(jnp.stack(diagonal, axis=-3))
+
+    def of(begin: int, size: int) -> Array:
+        """Return the inverse of a part on the diagonal."""
+        if size == _LEAST:
+            return blocks[..., begin // _LEAST, :, :]
+        half = 2 ** (size - 1).bit_length() // 2
+        above, below = of(begin, half), of(begin + half, size - half)
+        between = lower[..., begin + half : begin + size, begin : begin + half]
+        corner = -times(times(below, between), above)
+        upper = jnp.concatenate([above, jnp.zeros((*above.shape[:-1], size - half), above.dtype)], axis=-1)
+        return jnp.concatenate([upper, jnp.concatenate([corner, below], axis=-1)], axis=-2)
+
+    return of(0, lower.shape[-1])
 
 
 def _inverse_of_blocks(lower: Array) -> Array:
@@ -164,7 +180,7 @@ def _inverse_of_blocks(lower: Array) -> Array:
     return jnp.moveaxis(jnp.stack(found), -1, 0).reshape(lower.shape)
 
 
-def _times(one: Array, other: Array) -> Array:
+def times(one: Array, other: Array) -> Array:
     return jnp.matmul(one, other, precision=lax.Precision.HIGHEST)
 
 

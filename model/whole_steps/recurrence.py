@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from model.architecture.decoder import RecurrentLayer
 from model.attention.contract import ItemSlots
-from model.delta_rule import CHUNK, Chunk, DeltaInputs, among, by_head, through, times, within
+from model.delta_rule import CHUNK, Chunk, DeltaInputs, for_each_head, times
 
 
 class States(NamedTuple):
@@ -78,13 +78,13 @@ def recur_pieces(
     tiles, rows = len(origins), len(heads.decay) // len(origins)
     length = min(CHUNK, rows)
     decay, rate = (jnp.where(present[:, None], part, 0.0) for part in (heads.decay, heads.rate))
-    heads = heads._replace(decay=decay, rate=rate)
+    heads = for_each_head(heads._replace(decay=decay, rate=rate))
 
     def split(part: Array) -> Array:
-        return part.reshape(-1, length, *part.shape[1:])
+        """Return [tiles, chunks of a tile, H, L, ...]."""
+        return jnp.swapaxes(part.reshape(tiles, rows // length, length, *part.shape[1:]), 2, 3)
 
-    chunks = within(by_head(DeltaInputs(*map(split, heads))))
-    of_tiles = Chunk(*(part.reshape(tiles, -1, *part.shape[1:]) for part in chunks))
+    chunks = Chunk.of(DeltaInputs(*map(split, heads)))
 
     def through_tile(states: States, tile: tuple[Chunk, Array, Array, Array]) -> tuple[States, Array]:
         of_tile, inputs, origin, block = tile
@@ -93,11 +93,11 @@ def recur_pieces(
         )
         state, read = jnp.where(origin >= 0, before[0, 0], 0.0), list[Array]()
         for number in range(rows // length):
-            out, state = through(Chunk(*(part[number] for part in of_tile)), state)
+            state, out = Chunk(*(part[number] for part in of_tile)).through(state)
             read.append(out)
         return states.written(inputs, state, layer, block), jnp.stack(read)
 
-    states, out = lax.scan(through_tile, states, (of_tiles, last_inputs, origins, kept))
+    states, out = lax.scan(through_tile, states, (chunks, last_inputs, origins, kept))
     return jnp.swapaxes(out, 2, 3).reshape(heads.values.shape), states
 
 
@@ -107,51 +107,37 @@ def recur_items(heads: DeltaInputs, states: Array, slots: ItemSlots, long_chunks
     states: where the items of each tile begin, [tiles, H, Dk, Dv]; long_chunks: how many of the first chunks belong to
     slots that are longer than a chunk, int32 [].
     """
-    length, tile_rows = min(CHUNK, len(slots.rows)), len(heads.decay) // len(states)
+    tiles, length = len(states), min(CHUNK, len(slots.rows))
     rows, begins = slots.rows.reshape(-1, length), slots.begins.reshape(-1, length)
     is_filled = begins < len(slots.rows)
 
-    def of_chunks(parts: DeltaInputs, own: Array, filled: Array) -> DeltaInputs:
-        decay, rate = (jnp.where(filled[..., None], part[own], 0.0) for part in (parts.decay, parts.rate))
-        return by_head(DeltaInputs(parts.queries[own], parts.keys[own], parts.values[own], decay, rate))
+    def of_chunks(own: Array, filled: Array) -> DeltaInputs:
+        """Return what some rows take of the recurrence, [..., H, L, ...]."""
+        vectors = (part.reshape(len(part), -1)[own].reshape(*own.shape, *part.shape[1:]) for part in heads[:3])
+        gates = (jnp.where(filled[..., None], part[own], 0.0) for part in heads[3:])
+        found = for_each_head(DeltaInputs(*vectors, *gates))
+        return DeltaInputs(*(jnp.swapaxes(part, own.ndim - 1, own.ndim) for part in found))
+
+    def of_rows(part: Array) -> Array:
+        """Return [T, H, ...] of [chunks, H, L, ...]."""
+        in_slots = jnp.swapaxes(part, 1, 2)
+        return jnp.take(in_slots.reshape(-1, *in_slots.shape[2:]), slots.slots, axis=0, mode="clip")
 
     # A token sees those of its own slot, up to itself. What is of others is multiplied by zero.
-    sees = (begins[:, None, :, None] == begins[:, None, None, :]) & jnp.tri(length, dtype=jnp.bool_)
-    decay = jnp.swapaxes(jnp.where(is_filled[..., None], heads.decay[rows], 0.0), 1, 2)
-    since = times(sees.astype(jnp.float32), decay[..., None])[..., 0]  # [chunks, H, L]
-    faded = jnp.exp(_of_rows(jnp.swapaxes(since, 1, 2), slots))
-    base, wanted = _behind(heads, states, faded)
-    given = of_chunks(heads._replace(values=wanted), rows, is_filled)
-    inverse, seen = among(given.queries, given.keys, since, given.rate, sees)
-    read = times(seen, times(inverse, given.values))
+    sees = (begins[:, None, :, None] == begins[:, None, None, :]) & is_filled[:, None, None]
+    chunks = Chunk.of(of_chunks(rows, is_filled), sees)
+    of_keys, read = chunks.apart()
+    asked = of_rows(chunks.faded)[..., None] * for_each_head(heads).queries - of_rows(of_keys)
+    answered = times(jnp.swapaxes(asked.reshape(tiles, -1, *asked.shape[1:]), 1, 2), states)
 
     def through_chunk(number: Array, so_far: tuple[Array, Array]) -> tuple[Array, Array]:
         read, carried = so_far
         is_first = begins[number, 0] == number * length
-        state = jnp.where(is_first, states[rows[number, 0] // tile_rows], carried)
-        out, after = through(within(of_chunks(heads, rows[number], is_filled[number])), state)
+        begin = states[rows[number, 0] // (len(heads.decay) // tiles)]
+        after, out = Chunk.of(of_chunks(rows[number], is_filled[number])).through(jnp.where(is_first, begin, carried))
         return read.at[number].set(out), after
 
     read, _ = lax.fori_loop(0, long_chunks, through_chunk, (read, jnp.zeros_like(states[0])))
     is_short = slots.slots >= long_chunks * length
-    return jnp.where(is_short[:, None, None], base, 0.0) + _of_rows(jnp.swapaxes(read, 1, 2), slots)
-
-
-def _behind(heads: DeltaInputs, states: Array, faded: Array) -> tuple[Array, Array]:
-    """Return what all rows read of the states of their tiles, and what they want to write, [T, H, Dv] each.
-
-    faded: what is left of the state at each row, [T, H].
-    """
-    tiles = len(states)
-
-    def read(vectors: Array) -> Array:
-        shared = states.shape[1] // vectors.shape[1]
-        tiled = jnp.repeat(vectors.reshape(tiles, -1, *vectors.shape[1:]).swapaxes(1, 2), shared, axis=1)
-        return times(tiled, states).swapaxes(1, 2).reshape(heads.values.shape) * faded[..., None]
-
-    return read(heads.queries), heads.rate[..., None] * (heads.values - read(heads.keys))
-
-
-def _of_rows(in_slots: Array, slots: ItemSlots) -> Array:
-    """Return what rows have of chunks of slots, [T, ...] of [chunks, L, ...]."""
-    return jnp.take(in_slots.reshape(-1, *in_slots.shape[2:]), slots.slots, axis=0, mode="clip")
+    of_state = jnp.swapaxes(answered, 1, 2).reshape(heads.values.shape)
+    return jnp.where(is_short[:, None, None], of_state, 0.0) + of_rows(read)

@@ -43,6 +43,11 @@ def whole(load: Callable[..., Engine]) -> Engine:
     return load()
 
 
+@pytest.fixture(scope="module")
+def recurrent(load: Callable[..., Engine]) -> Engine:
+    return load("qwen35")
+
+
 @contextmanager
 def changed(engine: Engine, kind: type[Key] | Key, change: Change) -> Iterator[None]:
     """Have an engine call changed programs of one kind, or one changed program."""
@@ -125,6 +130,34 @@ def test_a_planted_fault_is_detected(fault: str, whole: Engine) -> None:
         whole.check_model()
 
 
+def nothing(values: np.ndarray) -> np.ndarray:
+    return values * 0 - 1
+
+
+def without_the_input_before(windows: np.ndarray) -> np.ndarray:
+    """Give the convolution the inputs before the last one a token late."""
+    return np.concatenate([windows[:, 1:-1], windows[:, -2:]], axis=1)
+
+
+RECURRENT_FAULTS: dict[str, tuple[type[Key] | Key, Change]] = {
+    "items behind the states of other tiles": (ExtendKey, argument(-10, next_row)),
+    "items behind no state": (ExtendKey, argument(-10, nothing)),
+    "other inputs of the convolution": (ExtendKey, argument(-9, without_the_input_before)),
+    "long items that begin anew with each chunk": (ExtendKey, argument(-8, lambda chunks: chunks * 0)),
+    "pieces behind the states of other tiles": (PrefillKey, argument(-7, next_row)),
+    "pieces behind no state": (PrefillKey, argument(-7, nothing)),
+    "other inputs of the convolution in prefixes": (PrefillKey, argument(-6, without_the_input_before)),
+    "states that are kept behind other blocks": (PrefillKey, argument(-2, next_row)),
+}
+
+
+@pytest.mark.parametrize("fault", RECURRENT_FAULTS)
+def test_a_planted_fault_of_recurrent_layers_is_detected(fault: str, recurrent: Engine) -> None:
+    kind, change = RECURRENT_FAULTS[fault]
+    with changed(recurrent, kind, change), pytest.raises(KnownAnswerError, match="differs from NumPy's by"):
+        recurrent.check_model()
+
+
 def other_bits_at(place: int) -> Change:
     """Change the state of one place by its last bits."""
     return outputs(lambda found: (found[0].at[place].multiply(1 + 2**-20), *found[1:]))
@@ -167,6 +200,8 @@ def test_a_worker_that_promises_no_bits_serves_with_other_bits_and_says_so(load:
     ("name", "dtype"),
     [
         ("untied", "float32"),
+        ("qwen35", "float32"),
+        pytest.param("qwen35", "bfloat16", marks=pytest.mark.slow),
         pytest.param("tied", "bfloat16", marks=pytest.mark.slow),
     ],
 )
