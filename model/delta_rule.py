@@ -145,9 +145,47 @@ def for_each_head(inputs: DeltaInputs) -> DeltaInputs:
 
 
 def _inverse(lower: Array) -> Array:
-    """Return the inverse of I + lower, [..., C, C]; lower: zero on the diagonal and above, C a multiple of 8.
+    """Return the inverse of I + lower, [..., C, C]; lower: zero on the diagonal and above, C a multiple of 8."""
+    if lower.shape[-1] == _LEAST or lower.shape[-1].bit_count() > 1:
+        return inverse_by_halves(lower)
+    found: Array = lax.platform_dependent(lower, tpu=inverse_in_lanes, default=inverse_by_halves)
+    return found
 
-    It is computed half by half, so that no error grows as in powers of the whole. A power of two of rows from a multiple
+
+def inverse_in_lanes(lower: Array) -> Array:
+    """Return the same for C a power of two from 16 on, with all matrices side by side in the lanes of a TPU.
+
+    Its units for products take as long for a small matrix as for a large one, so they compute the last halves alone.
+    """
+    turned, size = jnp.moveaxis(lower.reshape(-1, *lower.shape[-2:]), 0, -1), _LEAST
+
+    def places(row: int, every: int) -> Array:
+        """Return blocks of a size, from a row in the first column on, and each so many rows and columns further."""
+        begins = range(0, len(turned), every)
+        return jnp.stack([turned[row + begin : row + begin + size, begin : begin + size] for begin in begins])
+
+    def product(one: Array, other: Array) -> Array:
+        return (one[:, :, :, None] * other[:, None]).sum(axis=2)
+
+    found = jnp.stack(_rows_of_inverse(jnp.moveaxis(places(0, size), 0, 2)))
+    found = jnp.moveaxis(found, 2, 0)
+    while 2 * size < len(turned):
+        corner = -product(product(found[1::2], places(size, 2 * size)), found[0::2])
+        found = _joined(found[0::2], corner, found[1::2], axis=1)
+        size *= 2
+    above, below = jnp.moveaxis(found, -1, 1).reshape(2, *lower.shape[:-2], size, size)
+    return _joined(above, -times(times(below, lower[..., size:, :size]), above), below, axis=lower.ndim - 2)
+
+
+def _joined(above: Array, corner: Array, below: Array, axis: int) -> Array:
+    """Return matrices that have nothing above the diagonal. axis: that of their rows, before that of their columns."""
+    nothing = jnp.zeros((*above.shape[: axis + 1], below.shape[axis], *above.shape[axis + 2 :]), above.dtype)
+    upper, lower = jnp.concatenate([above, nothing], axis + 1), jnp.concatenate([corner, below], axis + 1)
+    return jnp.concatenate([upper, lower], axis)
+
+
+def inverse_by_halves(lower: Array) -> Array:
+    """Return the same half by half, so that no error grows as in powers of the whole. A power of two of rows from a multiple
     of it on is always a half of something, so a sequence there has the same bits as alone. The triangular solver of
     LAPACK is not an option: two programs that use it at once wait for each other for ever (jaxlib 0.10 on two cores).
     """
@@ -162,9 +200,7 @@ def _inverse(lower: Array) -> Array:
         half = 2 ** (size - 1).bit_length() // 2
         above, below = of(begin, half), of(begin + half, size - half)
         between = lower[..., begin + half : begin + size, begin : begin + half]
-        corner = -times(times(below, between), above)
-        upper = jnp.concatenate([above, jnp.zeros((*above.shape[:-1], size - half), above.dtype)], axis=-1)
-        return jnp.concatenate([upper, jnp.concatenate([corner, below], axis=-1)], axis=-2)
+        return _joined(above, -times(times(below, between), above), below, axis=lower.ndim - 2)
 
     return of(0, lower.shape[-1])
 
@@ -172,12 +208,18 @@ def _inverse(lower: Array) -> Array:
 def _inverse_of_blocks(lower: Array) -> Array:
     """Return the same for small blocks, row by row: vectors go over the blocks, which makes it cheap on a CPU."""
     size = lower.shape[-1]
-    blocks = jnp.moveaxis(lower.reshape(-1, size, size), 0, -1)
-    whole = jnp.broadcast_to(jnp.eye(size, dtype=lower.dtype)[..., None], blocks.shape)
+    found = _rows_of_inverse(jnp.moveaxis(lower.reshape(-1, size, size), 0, -1))
+    return jnp.moveaxis(jnp.stack(found), -1, 0).reshape(lower.shape)
+
+
+def _rows_of_inverse(lower: Array) -> list[Array]:
+    """Return the rows of inverses, [size, ...] each, of blocks [size, size, ...]."""
+    size = len(lower)
+    whole = jnp.broadcast_to(jnp.eye(size, dtype=lower.dtype).reshape(size, size, *[1] * (lower.ndim - 2)), lower.shape)
     found = [whole[0]]
     for row in range(1, size):
-        found.append(whole[row] - sum(blocks[row, column] * found[column] for column in range(row)))
-    return jnp.moveaxis(jnp.stack(found), -1, 0).reshape(lower.shape)
+        found.append(whole[row] - sum(lower[row, column] * found[column] for column in range(row)))
+    return found
 
 
 def times(one: Array, other: Array) -> Array:

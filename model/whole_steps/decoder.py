@@ -32,7 +32,7 @@ from model.chips.axes import POOL, POOL_OF_STATES, Axes
 from model.chips.mesh import Chips
 from model.chips.shares import Shares
 from model.programs.decoder import DecoderParts
-from model.programs.kind import array, int32
+from model.programs.kind import array, float32, int32
 from model.rotation import RotaryEmbedding, Rotation
 from model.whole_steps.recurrence import States
 from model.whole_steps.shape import StepShape
@@ -107,7 +107,9 @@ class StackedDecoder(DecoderParts):
         key_values = (array(self.dtype, *sizes),) * 2
         if config.recurrence is None:
             return key_values
-        return *key_values, *self.state(sum(config.recurrent), shape.blocks)
+        inputs, states = self.state(sum(config.recurrent), shape.blocks)
+        # In one row, since a TPU would fill a row of so few inputs up.
+        return *key_values, float32(*inputs.shape[:2], inputs.shape[2] * inputs.shape[3]), states
 
     def empty_pool(self) -> Pool:
         """Return a pool of zeros, each part on its chip."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -19,11 +20,14 @@ from model.architecture.decoder import RecurrentLayer
 from model.attention.contract import ItemSlots
 from model.delta_rule import CHUNK, Chunk, DeltaInputs, for_each_head, times
 
+LONG_CHUNKS = "long_chunks"
+"""The name of the loop over chunks of long items in a compiled program."""
+
 
 class States(NamedTuple):
     """What recurrent layers keep behind each block of the pool, float32."""
 
-    inputs: Array  # of the convolution, the last ones, [layers, B, inputs - 1, C]
+    inputs: Array  # of the convolution, the last ones one after another, [layers, B, (inputs - 1) C]
     states: Array  # [layers, B, H, Dk, Dv]
 
     def behind(self, layer: Array, blocks: Array) -> States:
@@ -38,7 +42,7 @@ class States(NamedTuple):
     def written(self, inputs: Array, state: Array, layer: Array, block: Array) -> States:
         """Return the same with what a layer keeps behind a block, int32 []."""
         return States(
-            lax.dynamic_update_slice(self.inputs, inputs[None, None], (layer, block, 0, 0)),
+            lax.dynamic_update_slice(self.inputs, inputs.reshape(1, 1, -1), (layer, block, 0)),
             lax.dynamic_update_slice(self.states, state[None, None], (layer, block, 0, 0, 0)),
         )
 
@@ -53,12 +57,12 @@ class Entering(NamedTuple):
 
     @classmethod
     def of(cls, layer: RecurrentLayer, hidden: Array, kept: Array, windows: Array) -> Entering:
-        """Return it of hidden states [T, width]; kept: [tiles, inputs - 1, C].
+        """Return it of hidden states [T, width]; kept: the inputs of each tile's prefix, [tiles, (inputs - 1) C].
 
         windows: int32 [T, inputs], see :attr:`model.whole_steps.layout.ItemStep.windows`.
         """
         mixed, decay, rate = layer.inputs(hidden)
-        inputs = jnp.concatenate([kept.reshape(-1, kept.shape[-1]), mixed])
+        inputs = jnp.concatenate([kept.reshape(-1, mixed.shape[-1]), mixed])
         return cls(inputs, layer.linear_attn.convolved([inputs[places] for places in windows.T]), decay, rate)
 
     def heads(self, layer: RecurrentLayer) -> DeltaInputs:
@@ -137,7 +141,8 @@ def recur_items(heads: DeltaInputs, states: Array, slots: ItemSlots, long_chunks
         after, out = Chunk.of(of_chunks(rows[number], is_filled[number])).through(jnp.where(is_first, begin, carried))
         return read.at[number].set(out), after
 
-    read, _ = lax.fori_loop(0, long_chunks, through_chunk, (read, jnp.zeros_like(states[0])))
+    with jax.named_scope(LONG_CHUNKS):
+        read, _ = lax.fori_loop(0, long_chunks, through_chunk, (read, jnp.zeros_like(states[0])))
     is_short = slots.slots >= long_chunks * length
     of_state = jnp.swapaxes(answered, 1, 2).reshape(heads.values.shape)
     return jnp.where(is_short[:, None, None], of_state, 0.0) + of_rows(read)

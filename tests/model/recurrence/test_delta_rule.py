@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from model.checks.numpy_recurrence import ReferenceHeads, recur
-from model.delta_rule import CHUNK, DeltaInputs, delta_rule, read_by_items
+from model.delta_rule import CHUNK, DeltaInputs, delta_rule, inverse_by_halves, inverse_in_lanes, read_by_items
 
 KEY_HEADS, HEADS, KEY, VALUE = 2, 4, 16, 8
 
@@ -96,6 +97,36 @@ def test_a_token_that_comes_again_and_again_does_not_spoil_the_numbers() -> None
     out, _ = by_chunks(given, begin)
     # The state answers the key with the last value that was written.
     np.testing.assert_allclose(out, given.values, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("way", "size"),
+    [
+        *((inverse_by_halves, size) for size in (8, 24, CHUNK)),
+        *((inverse_in_lanes, size) for size in (16, 32, CHUNK)),
+    ],
+)
+def test_triangles_are_inverted_either_way(way: Callable[[jax.Array], jax.Array], size: int) -> None:
+    lower = np.tril(np.random.RandomState(size).uniform(-1, 1, (3, 2, size, size)).astype(np.float32), -1) / 4
+    expected = np.linalg.inv(np.eye(size) + lower.astype(np.float64))
+    found = np.asarray(jax.jit(way)(jnp.asarray(lower)))
+    np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("way", [inverse_by_halves, inverse_in_lanes])
+def test_a_triangle_on_the_diagonal_of_a_larger_one_has_the_same_bits_as_alone(
+    way: Callable[[jax.Array], jax.Array]
+) -> None:
+    size = 16
+    alone = np.tril(np.random.RandomState(9).uniform(-1, 1, (size, size)).astype(np.float32), -1)
+    among = np.zeros((CHUNK, CHUNK), np.float32)
+    for begin in range(0, CHUNK, size):
+        among[begin : begin + size, begin : begin + size] = alone if begin == 2 * size else 3 * alone
+    own = slice(2 * size, 3 * size)
+    found = np.asarray(jax.jit(way)(jnp.asarray(among[None])))[0, own, own]
+    first = np.zeros_like(among)
+    first[:size, :size] = alone
+    assert np.array_equal(found, np.asarray(jax.jit(way)(jnp.asarray(first[None])))[0, :size, :size])
 
 
 def test_padding_leaves_the_state_as_it_is() -> None:
