@@ -185,9 +185,11 @@ def _joined(above: Array, corner: Array, below: Array, axis: int) -> Array:
 
 
 def inverse_by_halves(lower: Array) -> Array:
-    """Return the same half by half, so that no error grows as in powers of the whole. A power of two of rows from a multiple
-    of it on is always a half of something, so a sequence there has the same bits as alone. The triangular solver of
-    LAPACK is not an option: two programs that use it at once wait for each other for ever (jaxlib 0.10 on two cores).
+    """Return the same half by half, so that no error grows as in powers of the whole.
+
+    A power of two of rows from a multiple of it on is always a half of something, so a sequence there has the same bits
+    as alone. The triangular solver of LAPACK is not an option: two programs that use it at once wait for each other for
+    ever (jaxlib 0.10 on two cores).
     """
     begins = range(0, lower.shape[-1], _LEAST)
     diagonal = [lower[..., begin : begin + _LEAST, begin : begin + _LEAST] for begin in begins]

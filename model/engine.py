@@ -28,7 +28,6 @@ from model.architecture.stored.reading import encoding_of
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
 from model.chips.loading import DividedParameter, bytes_of_a_chip
-from model.chips.mesh import Chips
 from model.chips.shares import Shares
 from model.extending import Extender, GroupRows, StepOutput
 from model.forward import Forward

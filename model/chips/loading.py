@@ -19,6 +19,7 @@ from model.chips.axes import divided_axis, parameter_axes
 from model.chips.mesh import Chips
 from model.chips.shares import Ranges, Shares
 
+
 class DividedParameter:
     """A :class:`model.architecture.weights.Destination` on several chips."""
 

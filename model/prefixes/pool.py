@@ -15,9 +15,6 @@ from model.architecture.config import DecoderConfig
 
 HOST_BUDGET = 2**30
 """Bytes of cached prefixes in the host's memory, unless the settings say otherwise."""
-CHECKED_LAYERS = 2
-"""How many more layers of a pool a device has room for, where layers are computed one by one. As many programs at once
-are checked against known answers, each over a layer's pool of its own."""
 POOL_CONTEXTS = 16
 """How many prefixes of the greatest length the budget has room for at most: a small model needs no gigabyte."""
 PROGRAM_BYTES = 2**30
@@ -61,12 +58,6 @@ class PoolShape:
         if memory is None:
             allowed = max(1, min((budget or HOST_BUDGET) // block_bytes, most))
             return cls(max(allowed, longest), allowed, longest)
-        if config.recurrence is not None:
-            of_layer = (
-                token_bytes * block_tokens // config.attention_layers,
-                config.state_bytes // sum(config.recurrent),
-            )
-            block_bytes += CHECKED_LAYERS * max(of_layer)
         room = (memory - PROGRAM_BYTES) // block_bytes
         if room < longest:
             raise ContextTooLongError(

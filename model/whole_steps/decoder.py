@@ -2,13 +2,13 @@
 
 A program loops over the stacked layers (``lax.scan``), so a step is one call. The loop is over the layers with
 attention, each of which comes behind the recurrent layers before it, if there are any. The pool with the keys and
-values of all layers is in one array each, and so is what recurrent layers keep. Programs that write into it carry it through the loop and are compiled with its buffers
-donated, so that it is never copied. The functions of a layer are those of :mod:`model.architecture.decoder`, as in the
-programs by layer (:mod:`model.layerwise`).
+values of all layers is in one array each, and so is what recurrent layers keep. Programs that write into it carry it
+through the loop and are compiled with its buffers donated, so that it is never copied. The functions of a layer are
+those of :mod:`model.architecture.decoder`, as in the programs by layer (:mod:`model.layerwise`).
 
 Shapes: T tokens of a step in tiles of T / tiles, n of them scored; B blocks of s tokens in the pool; N blocks of the
-longest prefix; L layers with attention; H query heads, K key heads, D of a head, P of a head in the pool. *weights* stands for the
-stacked weights of all layers and the embedding.
+longest prefix; L layers with attention; H query heads, K key heads, D of a head, P of a head in the pool. *weights*
+stands for the stacked weights of all layers and the embedding.
 
 Where several chips compute the model, these functions run on each of them, with its share of heads, of the MLP and of
 the vocabulary. Attention needs nothing of other chips. Behind attention and behind the MLP, the chips add what each of
@@ -96,7 +96,9 @@ class StackedDecoder(DecoderParts):
         self.weights: tuple[Array, ...] = (*map(self.placed, stacks, axes), *self.embedding)
         self.axes: tuple[Axes, ...] = (*axes, self.embedding_axes)
         """Of the weights."""
-        self.pool_axes: tuple[Axes, ...] = (POOL, POOL) if decoder.config.recurrence is None else (POOL, POOL, *POOL_OF_STATES)
+        self.pool_axes: tuple[Axes, ...] = (
+            (POOL, POOL) if decoder.config.recurrence is None else (POOL, POOL, *POOL_OF_STATES)
+        )
         self.axes_with_pool = (*self.axes, *self.pool_axes)
 
     def pool(self) -> tuple[jax.ShapeDtypeStruct, ...]:

@@ -42,13 +42,14 @@ def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
 
     (*weights, *pool, tokens [T], positions [T], *states, *tiles, *items, logit positions [n]) -> hidden states of the
     logit positions, float32 [n, width]. tiles: table [tiles, N], counts [tiles] and ends [T] of
-    :class:`model.attention.contract.StepPrefixes`; items:
-    :class:`model.attention.contract.ItemSlots`; states: with recurrent layers, the block behind whose state the items of
-    each tile begin, [tiles], windows, [T, inputs], and long chunks, []: see
-    :class:`model.whole_steps.layout.ItemStep`. A row sees the first ``ends[t]`` tokens of its tile's prefix, and
-    the tokens of its own item up to itself.
+    :class:`model.attention.contract.StepPrefixes`; items: :class:`model.attention.contract.ItemSlots`; states: with
+    recurrent layers, the block behind whose state the items of each tile begin, [tiles], windows, [T, inputs], and long
+    chunks, []: see :class:`model.whole_steps.layout.ItemStep`. A row sees the first ``ends[t]`` tokens of its tile's
+    prefix, and the tokens of its own item up to itself.
     """
-    weights, pool, (tokens, positions, *of_states, table, counts, ends, rows, begins, slots, read) = decoder.split(arguments)
+    weights, pool, (tokens, positions, *of_states, table, counts, ends, rows, begins, slots, read) = decoder.split(
+        arguments
+    )
     items = ItemSlots(rows, begins, slots)
     prefixes = StepPrefixes(decoder.shape.block_tokens, table, counts, ends)
 

@@ -141,7 +141,9 @@ class PrefillStep:
             offsets = np.arange(length)[:, None] + np.arange(1 - shape.inputs, 1)
             first = behind.get(before, (tile + 1) * (shape.inputs - 1) - shape.kept_inputs)
             windows[of_piece] = shape.kept_inputs + offsets + np.where(offsets < 0, first, tile * rows)
-            behind |= {block: of_piece.start + (n + 1) * shape.block_tokens for n, block in enumerate(piece.stored.tolist())}
+            behind |= {
+                block: of_piece.start + (n + 1) * shape.block_tokens for n, block in enumerate(piece.stored.tolist())
+            }
             tile += count
         counts, positions = _block_counts(ends, shape), np.maximum(ends - 1, 0)
         return cls(tokens, positions, table, counts, ends, places, logit_positions, origins, windows)

@@ -72,9 +72,7 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
         out, states = recur_pieces(entering.heads(layer), ends > 0, last_inputs, pool.states, *where)
         return out, pool._replace(states=states).arrays
 
-    hidden, carried = decoder.through_layers(
-        weights, tokens, attend, recur if of_states else None, read, *pool.arrays
-    )
+    hidden, carried = decoder.through_layers(weights, tokens, attend, recur if of_states else None, read, *pool.arrays)
     return hidden, *carried
 
 

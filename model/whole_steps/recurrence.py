@@ -75,9 +75,9 @@ def recur_pieces(
 ) -> tuple[Array, States]:
     """Return what is read by the rows of pieces of prefixes, [T, H, Dv], and the pool with what is kept behind them.
 
-    present: bool [T]; other rows change no state; last_inputs: of the convolution, up to each tile's last row, [tiles, inputs - 1, C]; origins: the block behind whose
-    state each tile begins, int32 [tiles], -1 for none; kept: the block behind which its own is kept. A tile may begin
-    with what one before it has kept.
+    present: bool [T]; other rows change no state; last_inputs: of the convolution, up to each tile's last row, [tiles,
+    inputs - 1, C]; origins: the block behind whose state each tile begins, int32 [tiles], -1 for none; kept: the block
+    behind which its own is kept. A tile may begin with what one before it has kept.
     """
     tiles, rows = len(origins), len(heads.decay) // len(origins)
     length = min(CHUNK, rows)

@@ -106,8 +106,11 @@ def deliver_command() -> None:
 def compile_command(
     target: Annotated[str, typer.Option(help="v5e, v6e, v6e:1x1, v6e:2x2 or v6e:2x4; one chip of it is compiled for.")],
     model: Annotated[
-        str, typer.Option(help="Folder of a HuggingFace checkpoint, or a shape: qwen3-0.6b, qwen3-8b or llama-3.2-1b.")
+        str, typer.Option(help="Folder of a HuggingFace checkpoint, or a shape: qwen3-0.6b, qwen3-8b, qwen3.5-4b.")
     ] = str(DEMONSTRATION_MODEL),
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of the longest sequence; the model's own if absent.")
+    ] = None,
 ) -> None:
     """Compile all programs of a worker for a TPU, on a machine without one, and estimate how long they take.
 
@@ -116,7 +119,8 @@ def compile_command(
     """
     if not (ROOT / "tools" / "tpu").is_dir():
         raise CommandError("only a checkout of Scoreline can compile for TPUs: the package and the image can not")
-    exec_server_module("tools.tpu", {}, ["--target", target, "--model", model])
+    longest = [] if context is None else ["--context", str(context)]
+    exec_server_module("tools.tpu", {}, ["--target", target, "--model", model, *longest])
 
 
 webhooks_app = typer.Typer(help="Webhooks of the database of SCORELINE_DATABASE_URL.", no_args_is_help=True)

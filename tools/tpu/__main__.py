@@ -10,6 +10,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -28,6 +29,7 @@ def main() -> None:
     try:
         target = target_named(options.target)
         config = configuration(options.model)
+        config = replace(config, context=min(options.context or config.context, config.context))
         require_libtpu()
         sys.exit(0 if report(target, config, [MEASURED[name] for name in options.workloads]) else 1)
     except (TargetError, CheckpointError) as error:
@@ -80,6 +82,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scoreline compile", description="Compile for a TPU without a TPU.")
     parser.add_argument("--target", required=True, help=f"one of {', '.join(TARGETS)}; its chips share the model")
     parser.add_argument("--model", required=True, help="folder of a checkpoint, or a shape, such as qwen3-0.6b")
+    parser.add_argument("--context", type=int, help="tokens of the longest sequence; the model's own by default")
     parser.add_argument("--workloads", nargs="*", choices=MEASURED, default=list(MEASURED), help="to be estimated")
     return parser.parse_args()
 

@@ -22,10 +22,13 @@ from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits
 from model.whole_steps.extend import ExtendKey
 from model.whole_steps.packed import PackedKey
 from model.whole_steps.prefill import PrefillKey
+from model.whole_steps.recurrence import LONG_CHUNKS
 from tools.tpu.cost import Frequencies
 from tools.tpu.programs import Call
 
 KERNEL = "scoreline_attention"
+_LONG_CHUNKS = tuple(f"{before}/body/{LONG_CHUNKS}/while" for before in ("while", "while/body/while"))
+"""The loops over chunks of long items: before the last layer with attention, and before the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tupl
             windows = _windows(np.stack([own_begins, own_ends], axis=-1)[:, None], len(rows))
             grid, *chunks = _visits(table, counts, len(ends), block_tokens, heads, together)
             own = [run.turns for run in _runs(windows, together)]
-            return _numbered([grid, *own, *chunks], regions=heads / grid), Visits()
+            of_chunks = {} if config.recurrence is None else dict.fromkeys(_LONG_CHUNKS, float(call.arguments[-8]))
+            return _numbered([grid, *own, *chunks], regions=heads / grid) | of_chunks, Visits()
         case PrefillKey():
             table, counts, ends = call.arguments[-5:-2]
             grid, *chunks = _visits(table, counts, len(ends), block_tokens, heads, together)
@@ -67,7 +71,7 @@ def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tupl
     return {}, Visits()
 
 
-def _numbered(loops: list[float], regions: float | None = None) -> Frequencies:
+def _numbered(loops: list[float], regions: float | None = None) -> dict[str, float]:
     named = {f"{KERNEL}/loop{n}": turns for n, turns in enumerate(loops)}
     return named if regions is None else named | {f"{KERNEL}/region0": regions, f"{KERNEL}/region1": regions}
 

@@ -84,6 +84,11 @@ class WeightlessEngine:
         divided = {computed.vocabulary: own.vocabulary}
         self.arrays = {
             "pool": tuple(own.kv_heads if axis == 1 else size for axis, size in enumerate(pool[0].shape)),
+            **(
+                {}
+                if own.recurrence is None
+                else {"states": (*pool[-1].shape[:2], own.recurrence.value_heads, *pool[-1].shape[3:])}
+            ),
             "embedding": tuple(divided.get(size, size) for size in embedding),
             "head": tuple(divided.get(size, size) for size in head),
         }

@@ -81,6 +81,9 @@ class Report:
         """Return what the engine calls for those workloads that fit into the model's context."""
         planned = []
         for measured in workloads:
+            if measured.algorithm == "packed" and config.recurrence is not None:
+                self._say(f"{measured.name}: recurrent layers compute no packed sequences")
+                continue
             if measured.workload.longest > config.context:
                 self._say(f"{measured.name} ({measured.workload}): longer than the context of {config.context} tokens")
                 continue

@@ -115,7 +115,7 @@ def test_triangles_are_inverted_either_way(way: Callable[[jax.Array], jax.Array]
 
 @pytest.mark.parametrize("way", [inverse_by_halves, inverse_in_lanes])
 def test_a_triangle_on_the_diagonal_of_a_larger_one_has_the_same_bits_as_alone(
-    way: Callable[[jax.Array], jax.Array]
+    way: Callable[[jax.Array], jax.Array],
 ) -> None:
     size = 16
     alone = np.tril(np.random.RandomState(9).uniform(-1, 1, (size, size)).astype(np.float32), -1)

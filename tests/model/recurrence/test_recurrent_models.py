@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.architecture.configuration_reader import UnsupportedModelError
-from model.chips.mesh import Chips
 from model.engine import Engine
 from model.platforms import Platform
-from model.prefixes.pool import PROGRAM_BYTES, ContextTooLongError, PoolShape
+from model.prefixes.pool import PoolShape
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows
 from tests.model import engines
 from tests.model.checkpoints import EVERY
@@ -118,17 +117,6 @@ def test_branches_compute_no_part_of_a_query_that_nothing_reads(checkpoint: Call
     assert counts[0] == counts[1]
 
 
-def test_a_device_keeps_room_for_the_pools_that_programs_are_checked_over() -> None:
-    config = replace(EVERY["qwen35"], context=10 * STEP)
-    assert config.recurrence is not None
-    block = engines.block_bytes(config, STEP)
-    of_layer = max(2 * config.kv_heads * config.head_dim * STEP * 4, config.recurrence.state_bytes // 3)
-    memory = PROGRAM_BYTES + 100 * (block + 2 * of_layer)
-    assert PoolShape.of(config, config.context, 4, STEP, memory=memory).blocks == 100
-    with pytest.raises(ContextTooLongError, match="room for what is kept of 576 tokens"):
-        PoolShape.of(config, config.context, 4, STEP, memory=PROGRAM_BYTES + 9 * (block + 2 * of_layer))
-
-
 def test_a_block_counts_with_the_state_behind_it() -> None:
     config = EVERY["qwen35"]
     assert config.recurrence is not None
@@ -149,15 +137,6 @@ def test_items_of_these_lengths_score_as_whole_sequences(tokens: int, both: tupl
     np.testing.assert_allclose(serial, shared, atol=FLOAT32_LOGPROBS)
 
 
-def test_platforms_of_whole_steps_compute_these_models_layer_by_layer(
-    engine: Engine, checkpoint: Callable[[str], Path]
-) -> None:
-    elsewhere = engines.load(checkpoint("qwen35"), "float32", "prefill_extend", WHOLE_STEPS, step_tokens=STEP)
-    work = [GroupWork("one", np.arange(80, dtype=np.int32), (chunk(0, [np.array([3, 4], np.int32)], 80, LABELS),))]
-    found = [engines.logprobs_of(engines.score(one, work)[0]) for one in (engine, elsewhere)]
-    np.testing.assert_allclose(found[0], found[1], atol=FLOAT32_LOGPROBS)
-
-
 def test_packed_sequences_are_refused_by_the_name_of_the_setting(checkpoint: Callable[[str], Path]) -> None:
     with pytest.raises(UnsupportedModelError, match="SCORELINE_MULTI_ITEM_ALGORITHM=packed is not implemented"):
         engines.load(checkpoint("qwen35"), "float32", "packed")
@@ -173,9 +152,3 @@ def test_the_planner_never_packs_these_models(checkpoint: Callable[[str], Path])
     prefix = np.arange(60, dtype=np.int32)
     (scored,) = engine.score([GroupWork("one", prefix, (chunk(0, items, 60, LABELS),))], lambda: None)
     assert set(scored.algorithms) <= {"serial", "prefill_extend"}
-
-
-def test_several_devices_are_refused_by_name(checkpoint: Callable[[str], Path]) -> None:
-    platform: Platform = replace(engines.PLATFORM, chips=Chips.__new__(Chips))
-    with pytest.raises(UnsupportedModelError, match="recurrent layers are not implemented on several devices"):
-        engines.load(checkpoint("qwen35"), "float32", platform=platform)

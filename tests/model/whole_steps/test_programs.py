@@ -134,7 +134,7 @@ def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine
     ids=" ".join,
 )
 def whole(request: pytest.FixtureRequest, whole_steps: Runs) -> WholeSteps:
-    """Whole steps of the checkpoint whose heads are grouped and whose head is tied, and of one with recurrent layers."""
+    """Whole steps of a checkpoint whose heads are grouped and whose head is tied, and of one with recurrent layers."""
     name, dtype = request.param
     return whole_steps(name, dtype)
 

@@ -53,10 +53,6 @@ def test_a_missing_or_another_libtpu_is_said_in_one_line(
             ["--target", "v6e", "--model", "no-such"],
             "scoreline: no-such is neither a folder of a checkpoint nor",
         ),
-        (
-            ["--target", "v6e", "--model", "qwen3.5-0.8b"],
-            "scoreline: qwen3.5-0.8b has recurrent layers, which are computed layer by layer",
-        ),
     ],
 )
 def test_what_can_not_be_compiled_ends_with_status_2_and_one_line(arguments: list[str], message: str) -> None:
