@@ -33,8 +33,8 @@ Load = Callable[..., Engine]
 
 @pytest.fixture(
     scope="module",
-    params=[("untied", None), ("untied", WHOLE_STEPS), ("qwen35", None)],
-    ids=["steps of a CPU", "whole steps", "recurrent layers"],
+    params=[("untied", None), ("untied", WHOLE_STEPS), ("qwen35", None), ("qwen35", WHOLE_STEPS)],
+    ids=["steps of a CPU", "whole steps", "recurrent layers", "recurrent layers in whole steps"],
 )
 def served(request: pytest.FixtureRequest) -> tuple[str, Platform | None]:
     """The name of a model, and the platform."""
