@@ -41,7 +41,8 @@ class DeltaInputs(NamedTuple):
 def delta_rule(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
     """Return what is read, [R, L, H, Dv], and the states behind the last tokens, [R, H, Dk, Dv].
 
-    state: where all sequences begin, [H, Dk, Dv]. L: at most :data:`CHUNK`, or a multiple of it.
+    state: where all sequences begin, [H, Dk, Dv], or each of them, [R, H, Dk, Dv]. L: at most :data:`CHUNK`, or a
+    multiple of it.
     """
     rows, length = inputs.decay.shape[:2]
     if length <= CHUNK:
@@ -56,7 +57,7 @@ def delta_rule(inputs: DeltaInputs, state: Array) -> tuple[Array, Array]:
         out, after = _chunk(_by_head(chunk), carried)
         return after, jnp.moveaxis(out, 1, 2)
 
-    begin = jnp.broadcast_to(state, (rows, *state.shape))
+    begin = jnp.broadcast_to(state, (rows, *state.shape[-3:]))
     after, out = lax.scan(through, begin, DeltaInputs(*map(split, inputs)))
     return jnp.moveaxis(out, 0, 1).reshape(inputs.values.shape), after
 

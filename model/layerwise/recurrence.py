@@ -147,7 +147,8 @@ def recur(decoder: LayerwiseDecoder, *arguments: Array, keeps: bool) -> tuple[Ar
     # A token of padding does not change the state.
     gates = (jnp.where(present[..., None], part[places], 0.0) for part in (decay, rate))
     heads = decoder.recurrent_layer_of(weights).linear_attn.heads(convolved[places], *gates)
-    read, after = delta_rule(heads, state)
+    # What is kept has the same bits in programs of all lengths only if the state is a row's own in all of them.
+    read, after = delta_rule(heads, state[None] if keeps else state)
     own = read.reshape(-1, *read.shape[2:])[jnp.maximum(slots, 0)]
     found = jnp.where((slots >= 0)[:, None, None], own, out)
     return (found, after[:1]) if keeps else (found,)
