@@ -44,6 +44,7 @@ class Buckets:
     logit_rows: int  # tokens that the last layer of a step computes: one an item
     packed_sizes: tuple[int, ...]  # tokens that a packed sequence may compute, ascending
     block_tokens: int  # of a block of the pool; the largest step is one block or a multiple
+    has_row_floor: bool  # see :meth:`model.platforms.Platform.has_row_floor`
 
     @classmethod
     def of(
@@ -87,6 +88,7 @@ class Buckets:
             logit_rows,
             tuple(sorted(packed_sizes)),
             block_tokens or step_tokens,
+            has_row_floor=not one_size,
         )
 
     @property
@@ -95,9 +97,18 @@ class Buckets:
         return self.step_sizes[-1]
 
     @property
-    def step_blocks(self) -> int:
-        """Blocks of the pool that the largest step fills."""
-        return self.step_tokens // self.block_tokens
+    def grain(self) -> int:
+        """Tokens at whose multiples a sequence may be cut into steps, wherever else it is cut: no bit changes.
+
+        As far as bits depend on the number of rows, or on what a step begins with, it is the largest step.
+        """
+        return min(ROW_FLOOR, self.step_tokens) if self.has_row_floor else self.step_tokens
+
+    @property
+    def stored_buckets(self) -> tuple[LengthBucket, ...]:
+        """The length buckets of what is stored: none is shorter than a cut, where bits do not depend on cuts."""
+        shortest = self.grain if self.has_row_floor else 0
+        return tuple(bucket for bucket in self.length_buckets if bucket.length >= shortest)
 
     @property
     def shapes(self) -> Shapes:

@@ -35,6 +35,9 @@ class Extension:
     """int32: the blocks of the prefix in order, and padding behind them."""
     stored: TokenIds = field(default_factory=lambda: NO_BLOCKS)
     """int32: the blocks that its keys and values are written to, in order; none for items."""
+    source: int | None = None
+    """A block that has what comes before its first token in the first of the blocks that it is stored in; None: nothing
+    does. The tokens before the block's beginning are in the blocks of the table."""
     read: int = 1
     """How many of its last tokens are read, that is, their final states are wanted. One that is read at several tokens
     is computed by other programs behind the last layer's keys and values, in steps of its own kind."""
@@ -129,6 +132,13 @@ class Forward(Protocol):
         """Tokens of a block of the pool. A step holds one block of tokens, or a multiple."""
 
     @property
+    def grain(self) -> int:
+        """Tokens at whose multiples a sequence may be cut into pieces. Its bits are the same wherever it is cut.
+
+        A block has so many, or a multiple. A piece that begins within a block has a ``source``.
+        """
+
+    @property
     def prefixes(self) -> int:
         """How many prefixes the extensions of one step may continue."""
 
@@ -162,8 +172,8 @@ class Forward(Protocol):
     def run(self, extensions: Sequence[Extension]) -> Computed:
         """Compute the extensions of a step, behind what earlier calls have stored in the pool.
 
-        An extension with ``stored`` blocks begins at the beginning of the first of them. One that is stored and read at
-        several tokens is alone.
+        An extension with ``stored`` blocks begins at the beginning of the first of them, unless it has a ``source``.
+        One that is stored and read at several tokens is alone.
         """
 
     def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:

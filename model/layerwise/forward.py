@@ -41,7 +41,7 @@ class LayerwiseForward:
         decoder = self._decoder = executables.decoder
         buckets = self._buckets = decoder.buckets
         self.shapes = buckets.shapes
-        self.block_tokens = buckets.block_tokens
+        self.block_tokens, self.grain = buckets.block_tokens, buckets.grain
         self._executables = executables
         self._layers = decoder.layers
         self._blocks = blocks  # of the pool
@@ -98,14 +98,14 @@ class LayerwiseForward:
 
     def _run(self, step: Step, first: Extension) -> Array:
         # Transferred once here, and not with each of some hundred calls. The table changes when its blocks do.
-        host_begins = self._begins(step)
-        blocks, prefix_ends, begins, target, indices = jax.device_put(
+        host_begins, batches = self._begins(step), () if step.in_pool else step.self_attention
+        blocks, prefix_ends, begins, place, indices = jax.device_put(
             (
                 first.table.copy(),
                 step.prefix_ends,
                 host_begins,
-                self._targets(first.stored) if len(first.stored) else None,
-                [(batch.places, batch.slots, batch.lengths, batch.logit_indices) for batch in step.self_attention],
+                _place(first, self.block_tokens) if len(first.stored) else None,
+                [(batch.places, batch.slots, batch.lengths, batch.logit_indices) for batch in batches],
             )
         )
         size, logit_rows = len(step.tokens), self._buckets.logit_rows
@@ -113,7 +113,7 @@ class LayerwiseForward:
         qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
         self_attention = [
             (run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=False)], places, slots)
-            for batch, (places, slots, _, _) in zip(step.self_attention, indices, strict=True)
+            for batch, (places, slots, _, _) in zip(batches, indices, strict=True)
         ]
         attend_prefix = run[PrefixAttentionKey(size, self._blocks)] if step.has_prefix else None
         hidden, *angles = run[EmbedKey(size)](*self._decoder.embedding, step.tokens, step.positions)
@@ -127,12 +127,12 @@ class LayerwiseForward:
                 continue
             layer = self._layers[number]
             queries, keys, values = qkv(*layer, hidden, *_of_kind(angles, is_windowed))
+            self._store(number, keys, values, place)
             out, log_sum_exp = self._no_attention
             if attend_prefix is not None:
                 out, log_sum_exp = attend_prefix(
                     queries, *self._pool[number], blocks, prefix_ends, *begins[is_windowed]
                 )
-            self._store(number, keys, values, target)
             for attend_items, places, slots in self_attention:
                 (out,) = attend_items(queries, keys, values, out, log_sum_exp, places, slots, *reaches[is_windowed])
             (hidden,) = output_mlp(*layer, hidden, out)
@@ -142,15 +142,15 @@ class LayerwiseForward:
         qkv_for_logits = run[QKVKey(size, logit_rows)]
         rotary = _of_kind(angles, is_windowed)
         queries, keys, values, hidden = qkv_for_logits(*layer, hidden, *rotary, step.logit_positions)
+        self._store(last, keys, values, place)
+        if not first.read:
+            return hidden  # type: ignore[no-any-return]
         out, log_sum_exp = self._no_attention
-        if attend_prefix is not None and first.read:
+        if attend_prefix is not None:
             attend_prefix = run[PrefixAttentionKey(logit_rows, self._blocks)]
             seen = [part[step.logit_positions] for part in (step.prefix_ends, *host_begins[is_windowed])]
             out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, *seen)
-        self._store(last, keys, values, target)
-        if not first.read:
-            return hidden  # type: ignore[no-any-return]
-        for batch, (places, _, lengths, logit_indices) in zip(step.self_attention, indices, strict=True):
+        for batch, (places, _, lengths, logit_indices) in zip(batches, indices, strict=True):
             attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
             items = places, lengths, logit_indices, *reaches[is_windowed]
             (out,) = attend_items(queries, keys, values, out, log_sum_exp, *items)
@@ -195,13 +195,15 @@ class LayerwiseForward:
         begins = np.maximum(step.positions + 1 - self._decoder.config.reach, 0)
         return (np.zeros_like(begins),), (begins,)
 
-    def _store(self, layer: int, keys: Array, values: Array, blocks: Array | None) -> None:
-        if blocks is not None:
-            self._pool[layer] = self._executables[StoreKey(self._blocks)](*self._pool[layer], keys, values, blocks)
+    def _store(self, layer: int, keys: Array, values: Array, place: Array | None) -> None:
+        if place is not None:
+            self._pool[layer] = self._executables[StoreKey(self._blocks)](*self._pool[layer], keys, values, place)
 
-    def _targets(self, stored: TokenIds) -> TokenIds:
-        """Return which block of the pool each block of a step is written to. Blocks of padding are written nowhere."""
-        return np.pad(stored, (0, self._buckets.step_blocks - len(stored)), constant_values=self._blocks)
+
+def _place(piece: Extension, block_tokens: int) -> TokenIds:
+    """Return where a piece is stored: see :func:`model.layerwise.store.store`."""
+    (target,) = piece.stored
+    return np.array([target, target if piece.source is None else piece.source, piece.start % block_tokens], np.int32)
 
 
 def _of_kind(angles: Sequence[Array], is_windowed: bool) -> Sequence[Array]:

@@ -48,7 +48,9 @@ class RecurrentLayers:
     def of_step(self, step: Step, first: Extension) -> RecurrentStep:
         """Prepare a step, whose extensions all begin where its first one does. One that is stored is alone."""
         keeps = len(first.stored) > 0
-        block = first.table[(first.start - 1) // self._block_tokens] if first.start else -1
+        block = first.source
+        if block is None:
+            block = first.table[(first.start - 1) // self._block_tokens] if first.start else -1
         batches = [
             (RecurrenceKey(batch.bucket.length, 1 if keeps else batch.bucket.rows, keeps), batch)
             for batch in step.self_attention

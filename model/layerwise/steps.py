@@ -38,34 +38,44 @@ class Step:
 
     tokens: TokenIds  # [T]
     positions: TokenIds  # [T]
-    prefix_ends: TokenIds  # [T]: how many tokens of the prefix each token sees
+    prefix_ends: TokenIds  # [T]: how many tokens each token sees in the pool
     logit_positions: TokenIds  # [n]: the last token of each extension
     self_attention: tuple[SelfAttentionBatch, ...]
-    """One for each length bucket in the step; with tails, as many as their rows take."""
+    """One for each length bucket in the step; with tails, as many as their rows take. What sees itself in the pool is
+    laid out for recurrent layers alone."""
+    in_pool: bool = False
+    """Whether all tokens see themselves and what comes before them in the pool. So the attention of what is stored has
+    the same bits wherever a sequence is cut."""
     windows: TokenIds | None = None
     """Of models with recurrent layers, the inputs of the convolution of each token, [T, inputs]: its own last, and
     those before it in order. The first inputs - 1 numbers are those that the prefix keeps, and then come the tokens."""
 
     @classmethod
     def of(cls, extensions: Sequence[Extension], buckets: Buckets, inputs: int = 0) -> Step:
-        """Lay out extensions that fit into a step. inputs: of recurrent layers' convolution; 0: there are none."""
+        """Lay out extensions that fit into a step. inputs: of recurrent layers' convolution; 0: there are none.
+
+        What is stored is alone.
+        """
         lengths = np.array([len(extension.tokens) for extension in extensions], np.int64)
         stops = np.cumsum(lengths)
         prefix_ends = np.repeat(np.array([extension.start for extension in extensions], np.int32), lengths)
         size = buckets.step_size(int(stops[-1]))
         rows = AttentionRows.of(extensions, stops - lengths)
+        positions, is_stored = prefix_ends + rows.offsets(), len(extensions[0].stored) > 0
+        in_pool = is_stored and buckets.has_row_floor
         return cls(
             _padded(np.concatenate([extension.tokens for extension in extensions]), size),
-            _padded(prefix_ends + rows.offsets(), size),
-            _padded(prefix_ends, size),
+            _padded(positions, size),
+            _padded(positions + 1 if in_pool else prefix_ends, size),
             _padded(stops - 1, buckets.logit_rows),
-            tuple(_batches(rows, buckets)),
+            tuple(_batches(rows, buckets, buckets.stored_buckets if is_stored else buckets.length_buckets)),
+            in_pool,
             _padded(inputs - 1 + rows.windows(inputs), size) if inputs else None,
         )
 
     @property
     def has_prefix(self) -> bool:
-        """Whether any token of the step sees a prefix."""
+        """Whether any token of the step sees something in the pool."""
         return bool(self.prefix_ends.any())
 
 
@@ -87,13 +97,15 @@ def tokens_read(extensions: Sequence[Extension]) -> TokenIds:
     return np.repeat(stops - np.cumsum(reads), reads) + np.arange(reads.sum(), dtype=np.int32)
 
 
-def _batches(rows: AttentionRows, buckets: Buckets) -> Iterator[SelfAttentionBatch]:
+def _batches(
+    rows: AttentionRows, buckets: Buckets, length_buckets: Sequence[LengthBucket]
+) -> Iterator[SelfAttentionBatch]:
     """Yield the rows of a step by their length buckets, as many of a bucket at a time as its program takes."""
     lengths, offsets = rows.lengths, rows.offsets()
     row_of_token = np.repeat(np.arange(len(lengths)), rows.own)
-    bucket_of = np.searchsorted([bucket.length for bucket in buckets.length_buckets], lengths)
+    bucket_of = np.searchsorted([bucket.length for bucket in length_buckets], lengths)
     for number in np.unique(bucket_of).tolist():
-        bucket = buckets.length_buckets[number]
+        bucket = length_buckets[number]
         of_bucket = np.flatnonzero(bucket_of == number)
         for first in range(0, len(of_bucket), bucket.rows):
             together = of_bucket[first : first + bucket.rows]

@@ -63,7 +63,9 @@ def _recurrence(buckets: Buckets, blocks: int) -> Iterator[Key]:
     """Yield the programs of recurrent layers that do not depend on a step's size."""
     yield from (TakeStateKey(blocks), KeepStateKey(blocks))
     for bucket in buckets.length_buckets:
-        yield from (RecurrenceKey(bucket.length, bucket.rows), RecurrenceKey(bucket.length, 1, keeps=True))
+        yield RecurrenceKey(bucket.length, bucket.rows)
+    for bucket in buckets.stored_buckets:
+        yield RecurrenceKey(bucket.length, 1, keeps=True)
 
 
 def _of_packed(size: int, dense: bool) -> Iterator[Key]:

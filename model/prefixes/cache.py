@@ -22,7 +22,7 @@ from jax import Array
 
 from model.forward import Forward
 from model.lookahead import Lookahead
-from model.prefixes.blocks import Blocks, Segment, keys_of
+from model.prefixes.blocks import Blocks, Segment, SegmentKeys, keys_of
 from model.prefixes.pool import PoolShape
 from model.prefixes.prefix import PoolContext, Prefix
 from scoring.layout import TokenIds
@@ -46,8 +46,7 @@ class PrefixCache:
     ) -> None:
         self._forward = forward
         self.blocks = Blocks(shape, timeout, clock)
-        size = forward.shapes.step_tokens if forward.prefixes == 1 else forward.block_tokens
-        self._pool = PoolContext(forward, self.blocks, lookahead, size, self._take_from_others)
+        self._pool = PoolContext(forward, self.blocks, lookahead, self._take_from_others)
         self._in_use: list[Prefix] = []
         self._prefills = self._shared = self._hits = 0
         self.shared_tokens = 0  # of queries that were not found, and of whose beginning these were
@@ -70,8 +69,7 @@ class PrefixCache:
     def query(self, owner: str, tokens: TokenIds) -> Iterator[Prefix]:
         """Have a query in use. Afterwards it is kept if the budget has room for it."""
         self.blocks.expire()
-        keys = keys_of(owner, tokens, self._pool.segment_tokens)
-        prefix = Prefix(self._pool, tokens, keys)
+        prefix = Prefix(self._pool, tokens, self._keys_of(owner, tokens))
         try:
             with self._used(prefix):
                 yield prefix
@@ -107,13 +105,17 @@ class PrefixCache:
     def has(self, owner: str, tokens: TokenIds) -> bool:
         """Return whether a query is there as a whole."""
         self.blocks.expire()
-        found = [self.blocks.find(key) for key in keys_of(owner, tokens, self._pool.segment_tokens)]
+        found = [self.blocks.find(keys.end) for keys in self._keys_of(owner, tokens)]
         return bool(found) and all(found) and found[-1] is not None and found[-1].hidden is not None
 
     def drop(self, owner: str, tokens: TokenIds) -> None:
         """Remove what is kept of a query, unless something in use has it."""
-        for key in reversed(keys_of(owner, tokens, self._pool.segment_tokens)):
-            self.blocks.forget(key)
+        for keys in reversed(self._keys_of(owner, tokens)):
+            for key in (keys.end, *reversed(keys.inside)):
+                self.blocks.forget(key)
+
+    def _keys_of(self, owner: str, tokens: TokenIds) -> list[SegmentKeys]:
+        return keys_of(owner, tokens, self._forward.block_tokens, self._forward.grain)
 
     def clear(self) -> None:
         """Remove everything that nothing in use has."""

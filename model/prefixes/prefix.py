@@ -11,7 +11,7 @@ from jax import Array
 
 from model.forward import Computed, Extension, Forward
 from model.lookahead import Lookahead
-from model.prefixes.blocks import NO_KEY, Blocks, Segment
+from model.prefixes.blocks import NO_KEYS, Blocks, Segment, SegmentKeys
 from model.score_buffer import Floats
 from scoring.layout import TokenIds
 
@@ -25,9 +25,6 @@ class PoolContext:
     forward: Forward
     blocks: Blocks
     lookahead: Lookahead
-    segment_tokens: int
-    """Tokens of a segment: those of a step, or of a block where a step holds blocks of several sequences. A sequence is
-    cut into steps at the same places wherever its computation begins, so its bits are the same."""
     take_from_others: Callable[[Prefix], None]
     """Takes the blocks of all other sequences in use, which are of work that this work preempts, or wait for it."""
 
@@ -42,7 +39,7 @@ class Prefix:
         self,
         pool: PoolContext,
         tokens: TokenIds,
-        keys: Sequence[bytes] = (),
+        keys: Sequence[SegmentKeys] = (),
         *,
         base: Prefix | None = None,
         common: int = 0,
@@ -65,6 +62,10 @@ class Prefix:
         self._common = common // pool.forward.shapes.step_tokens * pool.forward.shapes.step_tokens
         self._read = read
         self._segments: list[Segment] = []  # that it holds; none before it begins, and after it has lost its blocks
+        self._source: Segment | None = None
+        """What it holds until its next step has copied the beginning of a block from there."""
+        self._branching: Segment | None = None
+        """Its own segment of no more than the tokens that it shares within a block, before these are computed."""
         self._done = 0  # tokens that are computed, or whose computation is dispatched
         self._last: tuple[Array, int] | None = None  # the states of its last step, and the number of the last token's
         self._taken = 0  # tokens that are read whose states were taken
@@ -109,36 +110,64 @@ class Prefix:
         if len(found) < len(self._keys) or found[-1].hidden is None:
             return False
         self._hold(found)
+        self._count_shared(len(self.tokens))
         self.hidden, self._done, self.is_complete = found[-1].hidden, len(self.tokens), True
         return True
 
     def begin(self, computing: Mapping[bytes, Segment] = NOTHING_COMPUTED) -> None:
         """Take its blocks. computing: segments that others compute in the same steps as its own, or in steps before."""
-        blocks, size = self._pool.blocks, self._pool.segment_tokens
+        blocks, size = self._pool.blocks, self._pool.forward.block_tokens
         if self._base is not None:
             self._hold(self._base.beginning(self._common))
         else:
             # The last segment is its own, so that its last token is read.
             self._hold(self._segments_of(self._keys[:-1], computing))
-        self._done = len(self._segments) * size
-        of_own = [min(size, len(self.tokens) - start) for start in range(self._done, len(self.tokens), size)]
-        counts = [-(-tokens // self._pool.forward.block_tokens) for tokens in of_own]
-        if not blocks.make_room(sum(counts)):
-            self._pool.take_from_others(self)
-            blocks.make_room(sum(counts))
-        keys = self._keys[len(self._segments) :] or [NO_KEY] * len(counts)
-        self._segments += [blocks.take(key, count) for key, count in zip(keys, counts, strict=True)]
+        first, count = len(self._segments), -(-len(self.tokens) // size) - len(self._segments)
+        keys = self._keys[first:] or [NO_KEYS] * count
+        self._source, copied, branching = self._within(keys[0])
+        if not blocks.make_room(count + (branching is not None)):
+            # Sharing a part of a block is not worth the blocks of others.
+            self._release_source()
+            copied, branching = 0, None
+            if not blocks.make_room(count):
+                self._pool.take_from_others(self)
+                blocks.make_room(count)
+        self._segments += [blocks.take(of_segment) for of_segment in keys]
+        self._branching = None if branching is None else blocks.take(branching)
+        self._done = first * size + copied
+        self._count_shared(self._done)
         self._write_table()
+
+    def _within(self, keys: SegmentKeys) -> tuple[Segment | None, int, SegmentKeys | None]:
+        """Return where the beginning of its next block can be copied from, held, and how many tokens that are.
+
+        Recurrent layers have states at the ends of segments alone. So what is only found within a segment is computed
+        once more, as a segment that ends there, from which all sequences go on that branch off at this place. Its keys
+        come last.
+        """
+        blocks, branching = self._pool.blocks, None
+        for grains in range(len(keys.inside), 0, -1):
+            key = keys.inside[grains - 1]
+            source = blocks.find(key)
+            if source is None and (within := blocks.find_within(key)) is not None:
+                if not self._pool.forward.has_states:
+                    source = within
+                elif branching is None:
+                    branching = keys.beginning(grains)
+            if source is not None:
+                source.holders += 1
+                return source, grains * self._pool.forward.grain, branching
+        return None, 0, branching
 
     def beginning(self, tokens: int) -> list[Segment]:
         """Return the segments of so many of its first tokens, which are whole segments; none if it is not complete."""
-        return self._segments[: tokens // self._pool.segment_tokens] if self.is_complete else []
+        return self._segments[: tokens // self._pool.forward.block_tokens] if self.is_complete else []
 
     @property
     def own(self) -> dict[bytes, Segment]:
         """The segments that it computes, and others may share, by their keys."""
-        first = self._done // self._pool.segment_tokens
-        return {segment.key: segment for segment in self._segments[first:] if segment.key}
+        first = self._done // self._pool.forward.block_tokens
+        return {segment.keys.end: segment for segment in self._segments[first:] if self._keys}
 
     def pieces(self) -> list[Extension]:
         """Return all that is left to compute, a block at a time."""
@@ -178,19 +207,22 @@ class Prefix:
 
     def lose(self) -> None:
         """Give its blocks up. Who needs it next obtains it again."""
+        self._release_source()
+        if self._branching is not None:
+            self._pool.blocks.release(self._branching)
         for segment in reversed(self._segments):
             self._pool.blocks.release(segment)
-        self._segments, self.is_complete = [], False
+        self._segments, self._branching, self.is_complete = [], None, False
 
     def _segments_of(
-        self, keys: Sequence[bytes], computing: Mapping[bytes, Segment] = NOTHING_COMPUTED
+        self, keys: Sequence[SegmentKeys], computing: Mapping[bytes, Segment] = NOTHING_COMPUTED
     ) -> list[Segment]:
         """Return the segments of its beginning that are there."""
         found = list[Segment]()
-        for key in keys:
-            segment = self._pool.blocks.find(key)
+        for of_segment in keys:
+            segment = self._pool.blocks.find(of_segment.end)
             if segment is None:
-                segment = computing.get(key)
+                segment = computing.get(of_segment.end)
                 if segment is None or not segment.holders:  # nobody computes it any more
                     break
             found.append(segment)
@@ -201,25 +233,41 @@ class Prefix:
         for segment in segments:
             segment.holders += 1
         self._segments = segments
-        if self.shared is None:
-            self.shared = min(len(segments) * self._pool.segment_tokens, len(self.tokens))
         self._write_table()
 
+    def _count_shared(self, tokens: int) -> None:
+        if self.shared is None:
+            self.shared = tokens
+
+    def _release_source(self) -> None:
+        if self._source is not None:
+            self._pool.blocks.release(self._source)
+            self._source = None
+
     def _write_table(self) -> None:
-        blocks = [block for segment in self._segments for block in segment.blocks]
-        self.table[: len(blocks)] = blocks
+        self.table[: len(self._segments)] = [segment.block for segment in self._segments]
 
     def _step(self) -> int:
         """Dispatch the next step, and wait for the one before it, or for itself. Returns the tokens of the step."""
         forward = self._pool.forward
         size, length = forward.block_tokens, len(self.tokens)
-        start, stop = self._done, min(self._done + forward.shapes.step_tokens, length)
-        blocks = self.table[start // size : -(-stop // size)]
+        start, number = self._done, self._done // size
+        stop = min(number * size + forward.shapes.step_tokens, length)
+        branching = self._branching
+        if branching is None:
+            self.table[number] = self._segments[number].block
+        else:
+            stop = number * size + (len(branching.keys.inside) + 1) * forward.grain
+            self.table[number] = branching.block
         first_read = length - self._read
         read = max(0, stop - max(start, first_read))
-        piece = Extension(self.tokens[start:stop], start, None, self.table, blocks, read)
+        blocks, source = self.table[number : -(-stop // size)], None if self._source is None else self._source.block
+        piece = Extension(self.tokens[start:stop], start, None, self.table, blocks, source, read)
         before, self._done = self._last, stop
         computed = forward.run([piece])
+        self._release_source()
+        if branching is not None:
+            (self._source,), self._branching = self._pool.blocks.add([branching]), None
         self._last = computed.states, 0
         if read and self._read > 1:
             self._untaken.append((range(stop - read - first_read, stop - first_read), computed))

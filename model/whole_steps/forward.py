@@ -41,7 +41,7 @@ class WholeStepForward:
         self._decoder = executables.decoder
         self._shape = self._decoder.shape
         self.shapes = replace(buckets.shapes, tile_tokens=self._shape.tile_rows, slot_tokens=self._shape.slot_rows)
-        self.block_tokens = self._shape.block_tokens
+        self.block_tokens = self.grain = self._shape.block_tokens
         self.prefixes = self._shape.tiles
         self.executables = executables
         self._program: ProgramOf = lambda key: self.executables[key]

@@ -138,6 +138,14 @@ def _one_less(number: int) -> Callable[[Arguments], Arguments]:
     )
 
 
+def _off(number: int, by: tuple[int, ...]) -> Callable[[Arguments], Arguments]:
+    return lambda arguments: (
+        *arguments[:number],
+        arguments[number] + np.array(by, np.int32),
+        *arguments[number + 1 :],
+    )
+
+
 LAYER = 11
 """Arrays of a layer of the model under test."""
 FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
@@ -179,7 +187,9 @@ FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
     "ranges that end too early": (PackedAttentionKey(256, 64, dense=False), with_arguments(_one_less(3))),
     "nothing is added": (OutputMLPKey(128), lambda program: lambda *arguments: (arguments[-2],)),
     "another row's attention": (OutputMLPKey(64), with_arguments(_later(LAYER + 1))),
-    "another block": (StoreKey(BLOCKS), with_arguments(_one_less(4))),
+    "another block": (StoreKey(BLOCKS), with_arguments(_off(4, (-1, 0, 0)))),
+    "the beginning of another block": (StoreKey(BLOCKS), with_arguments(_off(4, (0, -1, 0)))),
+    "a piece that begins a token late in its block": (StoreKey(BLOCKS), with_arguments(_off(4, (0, 0, 1)))),
     "keys stored as values": (StoreKey(BLOCKS), with_arguments(lambda a: (*a[:2], a[3], a[2], a[4]))),
     "another label": (HeadKey(Head.LOGITS, 128, 8), with_arguments(_later(3))),
     "logits as log-probabilities": (HeadKey(Head.LOGPROBS, 128, 8), with_outputs(lambda outputs: outputs[:1] * 2)),

@@ -16,14 +16,16 @@ from model.architecture.config import DecoderConfig
 from model.architecture.recurrence import Recurrence
 from model.buckets import ROW_FLOOR, Buckets
 from model.executable_table import ExecutableTable
+from model.forward import Extension
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.embed import EmbedKey
 from model.layerwise.output_mlp import OutputMLPKey
 from model.layerwise.prefix_attention import PrefixAttentionKey
 from model.layerwise.qkv import QKVKey
-from model.layerwise.recurrence import RecurrentInputsKey, RecurrentOutputKey
+from model.layerwise.recurrence import RecurrenceKey, RecurrentInputsKey, RecurrentOutputKey
+from model.layerwise.steps import Step
 from model.platforms import Platform
-from tests.model.checkpoints import CONFIGS, random_decoder
+from tests.model.checkpoints import CONFIGS, EVERY, random_decoder
 from tests.model.devices import stand_in
 from tests.model.engines import PLATFORM, DType, unchecked
 from tools.tpu.shapes import QWEN35_08B
@@ -59,7 +61,7 @@ def test_platforms_and_steps_without_equal_bits_have_one_step_size() -> None:
     "name",
     ["demonstration", "a width of 4,096", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MODELS)[:3:2])],
 )
-def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str, dtype: DType) -> None:
+def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step_at_any_place(name: str, dtype: DType) -> None:
     config = replace(MODELS[name], layers=1)
     decoder = LayerwiseDecoder(random_decoder(config, dtype, seed=3), PLATFORM, BUCKETS, BLOCKS)
     table = ExecutableTable(decoder, PLATFORM, unchecked)
@@ -72,24 +74,28 @@ def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str, dty
     blocks = np.arange(BLOCKS, dtype=np.int32)
     read = np.arange(ROW_FLOOR, dtype=np.int32)[::-1].copy()
 
-    def outputs(size: int) -> dict[str, np.ndarray]:
-        layer = decoder.layers[0]
-        entered = table[EmbedKey(size)](*decoder.embedding, tokens[:size], ends[:size])
+    def outputs(size: int, first: int = 0) -> dict[str, np.ndarray]:
+        layer, own = decoder.layers[0], slice(first, first + size)
+        entered = table[EmbedKey(size)](*decoder.embedding, tokens[own], ends[own])
         projected = table[QKVKey(size)](*layer, *entered)
-        reading = table[QKVKey(size, BUCKETS.logit_rows)](*layer, *entered, read)
-        seen = table[PrefixAttentionKey(size, BLOCKS)](projected[0], *pool, blocks, ends[:size])
+        reading = [np.asarray(part) for part in table[QKVKey(size, BUCKETS.logit_rows)](*layer, *entered, read)]
+        seen = table[PrefixAttentionKey(size, BLOCKS)](projected[0], *pool, blocks, ends[own])
         left = table[OutputMLPKey(size)](*layer, entered[0], seen[0])
-        found = {"entered": entered, "projected": projected, "reading": reading, "seen": seen, "left": left}
+        found = {"entered": entered, "projected": projected, "beside": reading[1:3], "seen": seen, "left": left}
+        if first == 0:  # Those that are read are counted from the beginning of a step.
+            found["read"] = [part[:ROW_FLOOR] for part in reading[::3]]
         return {
-            f"{what} {n}": np.asarray(part).astype(np.float32)[:ROW_FLOOR]
+            f"{what} {n}": np.asarray(part).astype(np.float32)
             for what, parts in found.items()
             for n, part in enumerate(parts)
         }
 
     whole = outputs(BUCKETS.step_tokens)
     for size in BUCKETS.step_sizes[:-1]:
-        for what, found in outputs(size).items():
-            np.testing.assert_array_equal(found.view(np.int32), whole[what].view(np.int32), err_msg=f"{what} at {size}")
+        for first in range(0, BUCKETS.step_tokens, size):
+            for what, found in outputs(size, first).items():
+                same = found[:size].tobytes() == whole[what][first : first + size].tobytes()
+                assert same, f"{what} at {size} from {first}"
 
 
 @pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
@@ -116,3 +122,34 @@ def test_a_recurrent_layer_of_a_smaller_step_gives_every_row_the_bits_of_a_large
     for size in BUCKETS.step_sizes[:-1]:
         for number, (found, expected) in enumerate(zip(outputs(size), whole, strict=True)):
             np.testing.assert_array_equal(found, expected, err_msg=f"output {number} at {size}")
+
+
+@pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
+@pytest.mark.parametrize("name", ["small", "as wide as 0.8B", pytest.param("as wide as 9B", marks=pytest.mark.slow)])
+def test_a_recurrence_gives_the_same_bits_wherever_a_sequence_is_cut_at_a_grain(name: str) -> None:
+    config = replace(({"small": EVERY["qwen35"]} | RECURRENT)[name], vocabulary=512, mlp_width=512)
+    decoder = LayerwiseDecoder(random_decoder(config, "float32", seed=3), PLATFORM, BUCKETS, BLOCKS)
+    table = ExecutableTable(decoder, PLATFORM, unchecked)
+    random, tokens = np.random.RandomState(0), BUCKETS.step_tokens - 6
+    convolved, decay, rate = (
+        random.standard_normal(shape.shape).astype(np.float32) for shape in decoder.recurrent_inputs(tokens)
+    )
+    given = convolved, -np.exp(2 * decay - 2), 1 / (1 + np.exp(-2 * rate))
+    out = np.zeros(decoder.recurred(tokens).shape, np.float32)
+    before = 0.3 * random.standard_normal(decoder.state()[1].shape).astype(np.float32)
+
+    def cut(*places: int) -> tuple[bytes, bytes]:
+        read, state = list[np.ndarray](), before
+        for begin, end in zip((0, *places), (*places, tokens), strict=True):
+            piece = Extension(np.zeros(end - begin, np.int32), begin, stored=np.zeros(1, np.int32))
+            (batch,) = Step.of([piece], BUCKETS).self_attention
+            key = RecurrenceKey(batch.bucket.length, 1, keeps=True)
+            indices = batch.places[:1], batch.lengths[:1], batch.slots
+            own = (np.roll(part, -begin, axis=0) for part in given)
+            found, (state,) = map(np.asarray, table[key](*decoder.recurrent_layers[0], *own, out, state, *indices))
+            read.append(found[: end - begin])
+        return np.concatenate(read).tobytes(), state.tobytes()
+
+    whole = cut()
+    for places in ((64,), (128,), (192,), (64, 128), (64, 192), (128, 192), (64, 128, 192)):
+        assert cut(*places) == whole, places

@@ -125,7 +125,10 @@ def test_layers_are_views_of_the_memory_that_was_loaded() -> None:
     assert {stack.unsafe_buffer_pointer() + n * kernel_bytes for n in range(CONFIG.layers)} <= places
 
 
-def test_a_block_is_stored_in_the_memory_of_the_pool_that_was_passed() -> None:
+@pytest.mark.parametrize("begin", [0, 24])
+def test_a_piece_is_stored_behind_the_beginning_of_a_block_in_the_memory_of_the_pool_that_was_passed(
+    begin: int,
+) -> None:
     of, compiled = decoder("bfloat16"), table("bfloat16")
     pool = tuple(jnp.ones(part.shape, part.dtype) for part in of.pool(BLOCKS))
     places = [part.unsafe_buffer_pointer() for part in pool]
@@ -134,11 +137,14 @@ def test_a_block_is_stored_in_the_memory_of_the_pool_that_was_passed() -> None:
         jnp.asarray(random.standard_normal((BUCKETS.step_tokens, CONFIG.kv_heads, CONFIG.head_dim)), jnp.bfloat16)
         for _ in range(2)
     )
-    stored = compiled[StoreKey(BLOCKS)](*pool, keys, values, np.array([1], np.int32))
+    stored = compiled[StoreKey(BLOCKS)](*pool, keys, values, np.array([1, 2, begin], np.int32))
     assert [part.unsafe_buffer_pointer() for part in stored] == places
     stored_keys, stored_values = map(np.asarray, stored)
-    np.testing.assert_array_equal(stored_keys[1], np.asarray(keys).view(np.uint16).transpose(1, 2, 0))
-    np.testing.assert_array_equal(stored_values[1], np.asarray(values).view(np.uint16).transpose(1, 0, 2))
+    own_keys, own_values = (np.asarray(part).view(np.uint16)[: BUCKETS.step_tokens - begin] for part in (keys, values))
+    np.testing.assert_array_equal(stored_keys[1, :, :, begin:], own_keys.transpose(1, 2, 0))
+    np.testing.assert_array_equal(stored_values[1, :, begin:], own_values.transpose(1, 0, 2))
+    assert (stored_keys[1, :, :, :begin] == 1).all()
+    assert (stored_values[1, :, :begin] == 1).all()
     for untouched in (0, 2):
         assert (stored_keys[untouched] == 1).all()
         assert (stored_values[untouched] == 1).all()

@@ -124,18 +124,6 @@ def test_of_a_prefix_longer_than_the_budget_only_the_beginning_is_kept(checkpoin
     np.testing.assert_array_equal(logits(engine, small), before)
 
 
-def test_a_pool_in_blocks_shorter_than_a_step_gives_the_same_scores(checkpoint: Callable[[str], Path]) -> None:
-    items = (*group(150, 3).items, Item(tuple(range(1, 80))))
-    of_group = group(150, 3).with_items(items)
-    engine = load(checkpoint, platform=replace(engines.PLATFORM, largest_block=16))
-    assert engine.prefix_cache.blocks.shape.longest == 1_024 // 16
-    expected = logits(load(checkpoint), of_group)
-    np.testing.assert_allclose(logits(engine, of_group), expected, rtol=0, atol=2e-5)
-    crowded = load(checkpoint, platform=replace(engines.PLATFORM, largest_block=16), context=256)
-    for _ in range(2):
-        np.testing.assert_array_equal(logits(crowded, of_group), logits(engine, of_group))
-
-
 def test_a_device_without_room_for_one_context_is_refused_when_the_model_is_loaded(
     checkpoint: Callable[[str], Path],
 ) -> None:
