@@ -92,7 +92,12 @@ class Adapter:
         self._refuse(unknown, "not implemented")
 
     def separate(self, fused: Fused) -> None:
-        """Replace what changes a tensor for several projections by what changes each of them."""
+        """Replace what changes a tensor for several projections by what changes each of them. Raises WeightsError.
+
+        A tensor that has the name of one of its projections is the only name of the others.
+        """
+        nameless = {part for name, parts in fused.items() if name in parts for part in parts if part != name}
+        self._refuse([name for name in (*self._low, *self._whole) if name in nameless], "no weights of the model")
         for name, parts in fused.items():
             low, whole = self._low.pop(name, None), self._whole.pop(name, None)
             changed = low.up if low is not None else whole

@@ -131,6 +131,15 @@ def test_an_adapter_changes_the_queries_and_the_gate_of_attention_which_are_one_
     np.testing.assert_allclose(found[f"{module}.weight"], base[f"{module}.weight"] + 2 * up @ down, atol=1e-5)
 
 
+def test_an_adapter_of_a_gate_that_no_checkpoint_names_is_refused(tmp_path: Path) -> None:
+    """Its rows are some of those of ``q_proj``, and only our own decoder has a name for them."""
+    config, module = VARIANTS["qwen35"], "model.layers.3.self_attn.output_gate_proj"
+    shape = (config.query_heads * config.head_dim, config.width)
+    adapter = write_adapter(tmp_path / "a", factors(module, shape, 4))
+    with pytest.raises(CheckpointError, match=f"no weights of the model: {module}.weight"):
+        loaded(write(tmp_path / "base", config, tensors(config, 3)), adapter, config)
+
+
 def test_an_adapter_of_a_convolution_is_refused_by_name(tmp_path: Path) -> None:
     config, module = VARIANTS["qwen35"], "model.layers.0.linear_attn.conv1d"
     adapter = write_adapter(tmp_path / "a", factors(module, (64, 4), 4))
