@@ -30,10 +30,12 @@ MODELS = {
     "six heads": replace(VARIANTS["granite tied"], query_heads=6, kv_heads=3),
     # Layers with a sliding window and with other positions, norms on both sides.
     "windows": VARIANTS["gemma3"],
+    # Every device has a part of each expert.
+    "mixture": VARIANTS["qwen3 moe"],
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
-SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("windows", 2), ("classes", 4)]
+SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("windows", 2), ("classes", 4), ("mixture", 4)]
 """Models, and how many devices compute them together."""
 STEP = 64
 
