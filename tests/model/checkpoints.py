@@ -132,6 +132,7 @@ CLASSIFIERS = {
     "qwen3 with seven classes": replace(_SMALL, classes=7),
     "qwen2 with one output": replace(_SMALL, family="qwen2", classes=1, rope=Rope(1_000_000.0)),
     "llama with two classes": replace(_SMALL, family="llama", classes=2),
+    "qwen3 moe with three classes": replace(VARIANTS["qwen3 moe"], classes=3),
     "mistral with three classes": replace(_SMALL, family="mistral", classes=3),
     "olmo2 with three classes": replace(_SMALL, family="olmo2", classes=3),
     "phi3 with two classes": replace(_SMALL, family="phi3", classes=2),
