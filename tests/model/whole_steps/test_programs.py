@@ -36,7 +36,7 @@ FAMILIES = (
     pytest.param("phi3", marks=pytest.mark.slow),
     pytest.param("gemma3", marks=pytest.mark.slow),
     pytest.param("olmo3", marks=pytest.mark.slow),
-    "qwen3 moe",
+    pytest.param("qwen3 moe", marks=pytest.mark.slow),
 )
 PREFIXES = (70, 33, 5, 128)
 ITEMS = ((1, 2, 8, 31, 40, 3, 3, 9), (20,) * 9, (100, 7), (16, 5, 1))

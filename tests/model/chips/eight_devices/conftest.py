@@ -35,7 +35,7 @@ MODELS = {
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
-SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("windows", 2), ("classes", 4), ("mixture", 4)]
+SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("windows", 2), ("mixture", 4), ("classes", 4)]
 """Models, and how many devices compute them together."""
 STEP = 64
 

@@ -28,6 +28,7 @@ from tests.model.decisions.stored import read_references
 from tests.model.decisions.test_decisions import assert_same_answers
 
 TOLERANCE = 1e-5
+OF_MIXTURE = 2e-5  # what experts give is larger here, and so are its rounding errors
 PREFIXES = (130, 70, 5)
 ITEMS = (1, 2, 8, 31, 40, 3, 0)
 
@@ -54,10 +55,11 @@ def logprobs(engine: Engine, work: list[GroupWork]) -> dict[int, np.ndarray]:
 def test_scores_are_those_of_one_device(name: str, chips: int, engine: Loaded) -> None:
     expected, found = (logprobs(engine(name, count), groups(name)) for count in (1, chips))
     for number, of_chunk in expected.items():
-        np.testing.assert_allclose(found[number], of_chunk, rtol=0, atol=TOLERANCE)
+        tolerance = TOLERANCE if MODELS[name].mixture is None else OF_MIXTURE
+        np.testing.assert_allclose(found[number], of_chunk, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize(("name", "chips"), SHARED[:4])
+@pytest.mark.parametrize(("name", "chips"), SHARED[:5])
 def test_bits_do_not_depend_on_company(name: str, chips: int, engine: Loaded) -> None:
     together = logprobs(engine(name, chips), groups(name))
     reverse = logprobs(engine(name, chips), groups(name)[::-1])
