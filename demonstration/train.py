@@ -25,7 +25,7 @@ from demonstration.decisions import save_decisions
 from demonstration.progress import accuracies
 from demonstration.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
 from model.architecture.config import DecoderConfig
-from model.architecture.decoder import Decoder
+from model.architecture.decoder import MLP, Decoder
 from model.architecture.rope import Rope
 from model.architecture.weights import load, save
 
@@ -117,6 +117,7 @@ def start(seed: int) -> Decoder:
     """
     decoder = Decoder(CONFIG, rngs=nnx.Rngs(seed))
     body = decoder.model.layers
+    assert isinstance(body.mlp, MLP)
     scale = 1.0 / (_INITIAL_DEVIATION * CONFIG.width**0.5)
     depth = (2 * CONFIG.layers) ** -0.5
     for linear, factor in (

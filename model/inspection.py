@@ -43,6 +43,7 @@ class Inspection:
     adapter: str | None
     context: int  # tokens of the longest sequence
     parameters: int
+    parameters_of_a_token: int  # that a token is computed with: fewer in a mixture of experts
     weight_bytes: int  # in bfloat16; float32 takes twice as much
     bytes_per_1000_tokens: int  # of keys and values in bfloat16
     state_bytes: int  # of what recurrent layers keep behind each block of tokens, in float32; 0: there are none
@@ -75,6 +76,7 @@ class Inspection:
             adapter=name if merged is None or name is not None else merged.name,
             context=config.context,
             parameters=config.parameters,
+            parameters_of_a_token=config.parameters_of_a_token,
             weight_bytes=_BFLOAT16_BYTES * config.parameters,
             bytes_per_1000_tokens=_TOKENS * _BFLOAT16_BYTES * key_values,
             state_bytes=config.state_bytes,
@@ -92,10 +94,12 @@ class Inspection:
         states = (
             f", and {self.state_bytes / 1e6:.3g} MB for a state behind each step of them" if self.state_bytes else ""
         )
+        of_a_token = self.parameters_of_a_token
+        share = f", {of_a_token / 1e9:.3g} of them for each token" if of_a_token < self.parameters else ""
         return [
             f"served       {self.name}: {self.family}, a head for {head}, weights stored as {self.stored}",
             *([] if self.adapter is None else [f"adapter      {self.adapter}, merged into the weights"]),
-            f"size         {self.parameters / 1e9:.3g} billion parameters, sequences of {self.context:,} tokens",
+            f"size         {self.parameters / 1e9:.3g} billion parameters{share}, sequences of {self.context:,} tokens",
             f"memory       {gigabytes:.3g} GB of weights in bfloat16, {2 * gigabytes:.3g} GB in float32; "
             f"{megabytes:.3g} MB for the keys and values of {_TOKENS:,} tokens in bfloat16{states}",
             f"rankings     {'no template is known to suit' if self.template is None else f'template {self.template}'}",

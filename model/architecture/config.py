@@ -17,6 +17,7 @@ from checkpoints.classification import SUFFIX
 from checkpoints.decision_head import DecisionHead
 from checkpoints.files import context_length, read_classes, read_config, read_decision_head
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
+from model.architecture.experts import WIDTH, Mixture, read_mixture
 from model.architecture.families import FAMILIES, Family, Norms, QKNorm
 from model.architecture.recurrence import Recurrence, read_recurrence
 from model.architecture.rope import Rope
@@ -47,7 +48,7 @@ class DecoderConfig:
     query_heads: int
     kv_heads: int
     head_dim: int
-    mlp_width: int
+    mlp_width: int  # of the MLP, or of each expert of a mixture
     context: int  # tokens of the longest sequence
     rope: Rope
     norm_epsilon: float
@@ -60,6 +61,7 @@ class DecoderConfig:
     multipliers: Multipliers = NO_MULTIPLIERS
     window: Window | None = None  # None: every token sees all tokens before it, in all layers
     recurrence: Recurrence | None = None  # None: all layers have attention
+    mixture: Mixture | None = None  # None: every layer has one MLP
 
     def __post_init__(self) -> None:
         if self.query_heads % self.kv_heads:
@@ -179,7 +181,7 @@ class DecoderConfig:
             query_heads=query_heads,
             kv_heads=kv_heads,
             head_dim=fields.integer("head_dim", family.head_dim or width // query_heads),
-            mlp_width=fields.integer("intermediate_size"),
+            mlp_width=fields.integer(WIDTH if family.is_mixture else "intermediate_size"),
             context=context_length(config),
             rope=rope,
             norm_epsilon=fields.number("rms_norm_eps"),
@@ -192,6 +194,7 @@ class DecoderConfig:
             multipliers=_multipliers(fields, family, divides=head is None),
             window=window,
             recurrence=read_recurrence(fields) if family.is_hybrid else None,
+            mixture=read_mixture(fields) if family.is_mixture else None,
         )
 
     @property
@@ -201,27 +204,43 @@ class DecoderConfig:
         attention = self.width * ((3 if self.gates_attention else 2) * heads + 2 * keys)
         attention += (heads + 2 * keys) * self.qkv_bias + self.width * self.attention_bias
         attention += {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}[self.qk_norm]
-        mlp = 3 * self.width * self.mlp_width + (2 * self.mlp_width + self.width) * self.mlp_bias
+        mlp = self._mlp_kernels(1 if self.mixture is None else self.mixture.experts)
+        mlp += (2 * self.mlp_width + self.width) * self.mlp_bias
         outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs)) + self.classes * self.decides
         norms = 4 if self.norms is Norms.AROUND else 2
         recurrent = 0 if self.recurrence is None else sum(self.recurrent) * self.recurrence.parameters(self.width)
         return self.attention_layers * attention + recurrent + self.layers * (mlp + norms * self.width) + outside
 
     @property
+    def parameters_of_a_token(self) -> int:
+        """How many of these numbers a token is computed with: all, but for experts that are not chosen."""
+        if self.mixture is None:
+            return self.parameters
+        others = self._mlp_kernels(self.mixture.experts) - self._mlp_kernels(self.mixture.chosen)
+        return self.parameters - self.layers * others
+
+    def _mlp_kernels(self, experts: int) -> int:
+        """Return the numbers of the kernels of a layer's MLP, or of so many experts and their router."""
+        router = 0 if self.mixture is None else self.width * self.mixture.experts
+        return 3 * experts * self.width * self.mlp_width + router
+
+    @property
     def size(self) -> ModelSize:
         """The floating-point operations of the model: 2 for each weight and token, or weight of the head and row, and
-        4 x head_dim for each query head and pair of a query and a visible key. In layers with a sliding window, pairs
-        are counted as in the others, so that the time of long prompts is estimated too high.
+        4 x head_dim for each query head and pair of a query and a visible key. Of a mixture, the experts of a token
+        count. In layers with a sliding window, pairs are counted as in the others, so that the time of long prompts is
+        estimated too high.
         """
         of_heads = (3 if self.gates_attention else 2) * self.query_heads + 2 * self.kv_heads
         mixing = self.attention_layers * self.width * self.head_dim * of_heads
+        mlp = self._mlp_kernels(1 if self.mixture is None else self.mixture.chosen)
         if self.recurrence is not None:
             # A token reads the state for its query and its key, and writes to it.
             of_state = 3 * self.recurrence.output * self.recurrence.key_dim
             mixing += sum(self.recurrent) * (self.recurrence.parameters(self.width) + of_state)
         return ModelSize(
             layers=self.layers,
-            linear_flop=2 * (mixing + 3 * self.layers * self.width * self.mlp_width),
+            linear_flop=2 * (mixing + self.layers * mlp),
             pair_flop=4 * self.attention_layers * self.query_heads * self.head_dim,
             head_flop=2 * self.width * self.outputs,
         )
@@ -251,6 +270,7 @@ class DecoderConfig:
             **(self.multipliers._asdict() if family.has_multipliers else {}),
             **({"query_pre_attn_scalar": self._query_scalar} if family.is_gemma else {}),
             **({} if self.recurrence is None else self.recurrence.to_huggingface()),
+            **({} if self.mixture is None else self.mixture.to_huggingface(self.mlp_width)),
         }
 
     @property

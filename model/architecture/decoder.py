@@ -1,15 +1,15 @@
 """The decoder of all families in Flax NNX, with stacked layers and HuggingFace's names of parameters.
 
 ``model.layers.self_attn.q_proj.weight`` stacks HuggingFace's ``model.layers.{i}.self_attn.q_proj.weight`` of all
-layers: [layers, in, out]. Kernels are stored ``[in, out]``, the transpose of HuggingFace's, because a product with an
-untransposed right-hand side is faster.
+layers: [layers, in, out]; the kernels of experts are [layers, experts, in, out]. Kernels are stored ``[in, out]``, the
+transpose of HuggingFace's, because a product with an untransposed right-hand side is faster.
 
 The residual stream, norms, softmax and every sum are float32; operands of products have the weights' dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,8 @@ from jax.typing import DTypeLike
 from model.architecture.config import DecoderConfig
 from model.architecture.delta_net import GatedDeltaNet, RecurrentInputs
 from model.architecture.families import Norms, QKNorm
-from model.architecture.projections import Embedding, Linear, Norm, Total
+from model.architecture.mixture import MixtureOfExperts
+from model.architecture.projections import ACTIVATIONS, Embedding, Linear, Norm, Total
 from model.architecture.rope import Rope
 from model.attention.contract import Attention, causal
 from model.attention.tiles import TiledAttention
@@ -84,10 +85,6 @@ class SelfAttention(nnx.Module):
         return rotation.heads(projected, self.head_dim, of_heads, self.q_proj.weight.dtype)
 
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"silu": jax.nn.silu, "gelu_pytorch_tanh": jax.nn.gelu}
-"""By HuggingFace's names."""
-
-
 class MLP(nnx.Module):
     """The gated MLP."""
 
@@ -99,7 +96,7 @@ class MLP(nnx.Module):
         self.activation = config.activation
 
     def __call__(self, values: Array, total: Total = alone) -> Array:
-        gated = _ACTIVATIONS[self.activation](self.gate_proj(values)) * self.up_proj(values)
+        gated = ACTIVATIONS[self.activation](self.gate_proj(values)) * self.up_proj(values)
         # Without the barrier, the TPU compiler makes one slow loop of the products before and behind it.
         rounded = gated.astype(self.down_proj.weight.dtype)
         return self.down_proj(lax.optimization_barrier(rounded), total)  # type: ignore[no-untyped-call]
@@ -119,7 +116,11 @@ class MixingLayer(nnx.Module):
         self.norms = config.norms
         self.input_layernorm = norm(Norms.BEFORE, Norms.AROUND)
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
-        self.mlp = MLP(config, stack, dtype, rngs)
+        self.mlp: MLP | MixtureOfExperts = (
+            MLP(config, stack, dtype, rngs)
+            if config.mixture is None
+            else MixtureOfExperts(config, config.mixture, stack, dtype, rngs)
+        )
         self.pre_feedforward_layernorm = norm(Norms.AROUND)
         self.post_feedforward_layernorm = norm(Norms.AFTER, Norms.AROUND)
 

@@ -53,6 +53,7 @@ class Family:
     kv_heads: int | None = None  # default; None: the number of query heads
     windows: Windows | None = None  # None: HuggingFace has none for it
     is_hybrid: bool = False  # some layers are recurrent, and what attention gives is gated: see Recurrence
+    is_mixture: bool = False  # the MLP of every layer is a mixture of experts: see Mixture
     turned: float = 1.0  # the share of each head that positions rotate, of configurations that leave it out
 
 
@@ -99,6 +100,14 @@ FAMILIES = {
         bias_fields=frozenset({"attention_bias"}),
         head_dim=128,
         windows=Windows(4096, switch=True),
+    ),
+    "qwen3_moe": Family(
+        "Qwen3MoeForCausalLM",
+        qk_norm=QKNorm.HEAD,
+        bias_fields=frozenset({"attention_bias"}),
+        kv_heads=4,
+        windows=Windows(4096, switch=True),
+        is_mixture=True,
     ),
     "qwen3_5_text": Family(
         "Qwen3_5ForCausalLM",

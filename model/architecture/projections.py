@@ -13,6 +13,9 @@ from jax.typing import DTypeLike
 from model.architecture.config import DecoderConfig
 from model.linear import alone, project, rms_norm, scaled
 
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"silu": jax.nn.silu, "gelu_pytorch_tanh": jax.nn.gelu}
+"""Of the gate of an MLP, by HuggingFace's names."""
+
 Total = Callable[[Array], Array]
 """Adds what several chips have computed of the same numbers (:func:`model.chips.mesh.total`), or is
 :func:`model.linear.alone`. Behind attention and behind the MLP, each chip has a part of every sum."""

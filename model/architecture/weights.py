@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 from checkpoints.text_part import text_tensors
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
+from model.architecture.experts import EXPERTS
 from model.architecture.stored.checkpoint import StoredCheckpoint
 from model.architecture.stored.decision_head import open_decision_head
 from model.architecture.stored.encoding import Encoding
@@ -32,7 +33,7 @@ from model.architecture.stored.lora import open_adapter
 from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
 
 HEAD = "lm_head.weight"
-_HEADS = {"lm_head", "score"}
+_KERNELS = {"lm_head", "score", "gate"}  # beside those whose names say that they are projections
 EMBEDDING = "model.embed_tokens.weight"
 
 ALIGNMENT = 64
@@ -44,9 +45,9 @@ class Parameter:
     """One parameter of the decoder, and its tensors in a checkpoint."""
 
     path: tuple[str, ...]  # in the decoder's state
-    names: tuple[str, ...]  # HuggingFace's: one for each layer if ``stacked``, else a single one
+    names: tuple[str, ...]  # HuggingFace's, of all tensors of the stack in order
     shape: tuple[int, ...]  # of each tensor in the file
-    stacked: bool
+    stack: tuple[int, ...]  # layers, or layers and experts; empty for a parameter that is one tensor
     transposed: bool  # a kernel, which is [out, in] in the file
     dtype: np.dtype[Any]
 
@@ -81,7 +82,7 @@ class InHostMemory:
 
     def value(self) -> npt.NDArray[Any]:
         """See :class:`Destination`."""
-        return self._buffer if self._parameter.stacked else self._buffer[0]
+        return self._buffer.reshape(*self._parameter.stack, *self._parameter.own_shape)
 
 
 MakesDestination = Callable[[Parameter], Destination]
@@ -167,8 +168,8 @@ def save(decoder: Decoder, directory: Path) -> None:
     config = decoder.config.to_huggingface()
     tensors: dict[str, npt.NDArray[Any]] = {}
     for parameter in parameters(decoder):
-        value = np.asarray(params(decoder)[parameter.path].get_value())
-        for name, tensor in zip(parameter.names, value if parameter.stacked else value[None], strict=True):
+        value = np.asarray(params(decoder)[parameter.path].get_value()).reshape(-1, *parameter.own_shape)
+        for name, tensor in zip(parameter.names, value, strict=True):
             tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
     tensors = joined(tensors, _fused(decoder.config))
     config["dtype"] = str(tensors[EMBEDDING].dtype)
@@ -183,20 +184,22 @@ def params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
 
 
 def _parameter(path: tuple[str, ...], param: nnx.Param[Any], decoder: Decoder) -> Parameter:
-    """Return a parameter. Its name is HuggingFace's without the number of the layer."""
+    """Return a parameter. Its name is HuggingFace's without the numbers of layer and expert."""
     is_recurrent = {"model.layers": False, "model.recurrent_layers": True}.get(".".join(path[:2]))
     numbers = [number for number, kind in enumerate(decoder.config.recurrent) if kind == is_recurrent]
-    stacked = is_recurrent is not None
-    own_shape = param.shape[1:] if stacked else param.shape
-    is_kernel = path[-1] == "weight" and ("_proj" in path[-2] or path[-2] in _HEADS)
+    stacked, of_experts = is_recurrent is not None, EXPERTS in path
+    stack, own_shape = param.shape[: stacked + of_experts], param.shape[stacked + of_experts :]
+    is_kernel = path[-1] == "weight" and ("_proj" in path[-2] or path[-2] in _KERNELS)
     transposed = is_kernel or (path[-2] == "embed_tokens" and not decoder.model.embed_tokens.as_rows)
-    rest = ".".join(path[2:])
+    rest = [".".join(path[2:])]
+    if of_experts:
+        rest = [rest[0].replace(f"{EXPERTS}.", f"{EXPERTS}.{expert}.") for expert in range(stack[1])]
     name = ".".join(("proj", path[-1]) if decoder.config.decides and path[0] == "score" else path)
     return Parameter(
         path=path,
-        names=tuple(f"model.layers.{number}.{rest}" for number in numbers) if stacked else (name,),
+        names=tuple(f"model.layers.{number}.{each}" for number in numbers for each in rest) if stacked else (name,),
         shape=own_shape[::-1] if transposed else own_shape,
-        stacked=stacked,
+        stack=stack,
         transposed=transposed,
         dtype=np.dtype(param.dtype),
     )

@@ -9,6 +9,7 @@ work are checked in the thread that compiles them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Generic, TypeVar
 
@@ -16,9 +17,10 @@ import jax
 import numpy as np
 import numpy.typing as npt
 import structlog
+from jax.typing import ArrayLike
 
 from model.checks.expected import Answering, ExpectedOutput
-from model.checks.known_prompts import KnownPrompts, known_alone, prompt_states
+from model.checks.known_prompts import KnownPrompts, expected_states, known_alone, prompt_states
 from model.checks.numpy_decoder import Floats, ServedDecoder
 from model.platforms import Platform
 
@@ -26,6 +28,11 @@ PROGRAM_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 """Largest error of a row of a program's output, relative to its norm. docs/log.md has the errors of right programs."""
 MODEL_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 """Largest error of a final state behind all layers, whose rounding errors add up, relative to its norm."""
+
+SHAKEN = 2.0
+"""How many times the error of a final state may be that of NumPy's own, if the last places of its numbers are changed.
+This is for mixtures of experts: a token that could as well pass another expert may pass it here.
+"""
 
 EVERYWHERE = "reading all tokens"
 """How messages name rows that are read at several tokens."""
@@ -62,7 +69,7 @@ class ModelChecks(Generic[D]):
         if len(outputs) != len(expected):
             raise KnownAnswerError(f"{key} has {len(outputs)} outputs instead of {len(expected)} ({self._where})")
         for number, (one, output) in enumerate(zip(expected, outputs, strict=True)):
-            self._require(f"output {number} of {key}", one.error_of(output), self._tolerance(one))
+            self._require(f"output {number} of {key}", one, output)
 
     def check_model(
         self, known: KnownPrompts, found: Mapping[str, Floats], read: Sequence[Floats] = (), *, same_bits: bool
@@ -99,28 +106,36 @@ class ModelChecks(Generic[D]):
     def compare(self, known: KnownPrompts, found: Mapping[str, Floats], read: Sequence[Floats] = ()) -> None:
         """Do the same without comparing copies with one another."""
         copies = known.copies()
-        of_rows = prompt_states(self._decoder, known.prompts)
-        self._compare(
-            np.stack([of_row[-1] for of_row in of_rows])[copies.numbers],
-            {algorithm: of_all[copies.rows] for algorithm, of_all in found.items()},
-        )
+        of_rows = cache(partial(prompt_states, self._decoder, known.prompts))
+
+        def ends(*, shaken: bool = False) -> Floats:
+            return np.stack([of_row[-1] for of_row in of_rows(shaken=shaken)])[copies.numbers]
+
+        self._compare(ends, {algorithm: of_all[copies.rows] for algorithm, of_all in found.items()})
         if read:
             of_copies = [read[row] for row in copies.rows.tolist()]
-            expected = [of_rows[n][-len(one) :] for n, one in zip(copies.numbers.tolist(), of_copies, strict=True)]
-            self._compare(np.concatenate(expected), {EVERYWHERE: np.concatenate(of_copies)})
 
-    def _compare(self, states: Floats, found: Mapping[str, Floats]) -> None:
-        expected = ExpectedOutput(states, states_of=self._decoder)
+            def everywhere(*, shaken: bool = False) -> Floats:
+                states, numbers = of_rows(shaken=shaken), copies.numbers.tolist()
+                return np.concatenate([states[n][-len(one) :] for n, one in zip(numbers, of_copies, strict=True)])
+
+            self._compare(everywhere, {EVERYWHERE: np.concatenate(of_copies)})
+
+    def _compare(self, states: Callable[..., Floats], found: Mapping[str, Floats]) -> None:
+        expected = expected_states(self._decoder, states)
         for algorithm, of_all in found.items():
-            error = expected.error_of(of_all)
-            self._require(f"a known prompt scored by {algorithm}", error, self._tolerance(expected))
+            self._require(f"a known prompt scored by {algorithm}", expected, of_all)
 
     def _tolerance(self, expected: ExpectedOutput) -> float:
         """Return the largest error of an output that is allowed."""
         tolerance = PROGRAM_TOLERANCE if expected.states_of is None else MODEL_TOLERANCE
         return 0.0 if expected.exact else tolerance[self._dtype.name]
 
-    def _require(self, what: str, error: float, tolerance: float) -> None:
+    def _require(self, what: str, expected: ExpectedOutput, output: ArrayLike) -> None:
+        error, tolerance = expected.error_of(output), self._tolerance(expected)
+        if error > tolerance and expected.shaken is not None:
+            tolerance = max(tolerance, SHAKEN * expected.error_of(expected.shaken()))
+            log.info("rounding errors choose other experts", of=what, error=error, allowed=tolerance)
         if error > tolerance:
             raise KnownAnswerError(
                 f"{what} differs from NumPy's by {error:.2g} of its size, where {tolerance:g} is allowed "

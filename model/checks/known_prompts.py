@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from model.buckets import SHORTEST_LENGTH_BUCKET
+from model.checks.expected import ExpectedOutput
 from model.checks.numpy_decoder import Floats, ServedDecoder
 from model.checks.numpy_states import final_states
 from scoring.layout import ChunkWork, GroupWork, Head, Rows, TokenIds
@@ -78,10 +80,17 @@ def contents(groups: Sequence[GroupWork]) -> Iterator[Content]:
                 yield group.prefix[:end].tobytes(), chunk.rows.tokens[stop - length : stop].tobytes()
 
 
-def prompt_states(decoder: ServedDecoder, groups: Sequence[GroupWork]) -> list[Floats]:
+def expected_states(decoder: ServedDecoder, states: Callable[..., Floats]) -> ExpectedOutput:
+    """Return final states that programs must compute. states: computes them in NumPy, also ``shaken``."""
+    shaken = None if decoder.config.mixture is None else partial(states, shaken=True)
+    return ExpectedOutput(states(), states_of=decoder, shaken=shaken)
+
+
+def prompt_states(decoder: ServedDecoder, groups: Sequence[GroupWork], *, shaken: bool = False) -> list[Floats]:
     """Return NumPy's final states of each row of the groups, which have a chunk each.
 
     They are those of all own tokens, [length, width], or of an empty row, that of the last token that it sees.
+    shaken: see :func:`model.checks.numpy_states.final_states`.
     """
     tokens, positions, rows = list[TokenIds](), list[TokenIds](), list[slice]()
     length = sum(len(group.prefix) + len(group.chunks[0].rows.tokens) for group in groups)
@@ -102,5 +111,5 @@ def prompt_states(decoder: ServedDecoder, groups: Sequence[GroupWork]) -> list[F
             first, last = (stop - own, stop) if own else (end - 1, end)
             rows.append(slice(begin + first, begin + last))
         begin += size
-    found = final_states(decoder, np.concatenate(tokens), np.concatenate(positions), visible)
+    found = final_states(decoder, np.concatenate(tokens), np.concatenate(positions), visible, shaken=shaken)
     return [found[row] for row in rows]

@@ -14,13 +14,15 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import Array
 from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
-from model.architecture.decoder import Layer, MixingLayer, RecurrentLayer
+from model.architecture.decoder import MLP, Layer, MixingLayer, RecurrentLayer
+from model.architecture.mixture import MixtureOfExperts
 from model.architecture.projections import Linear, Norm
 from model.architecture.rope import Rope
 from scoring.layout import TokenIds
@@ -184,10 +186,15 @@ def merge(one: ReferenceAttention, other: ReferenceAttention) -> Floats:
 
 def output_mlp(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
     """Return the hidden states after the layer, [Q, width]; attended: attention output, [Q, H, D]."""
+    return after_mixing(layer, hidden, _added(layer, hidden, attended))
+
+
+def _added(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
+    """Return what attention adds to hidden states [Q, width]."""
     flat, attention = attended.reshape(len(hidden), -1), layer.self_attn
     if attention.output_gate_proj is not None:
         flat = flat * logistic(linear(entering(layer, hidden), attention.output_gate_proj))
-    return after_mixing(layer, hidden, linear(flat, attention.o_proj))
+    return linear(flat, attention.o_proj)
 
 
 def entering(layer: MixingLayer, hidden: Floats) -> Floats:
@@ -197,12 +204,65 @@ def entering(layer: MixingLayer, hidden: Floats) -> Floats:
 
 def after_mixing(layer: MixingLayer, hidden: Floats, added: Floats) -> Floats:
     """Return the hidden states after the layer, [T, width]; added: what attention or recurrence adds."""
-    scale = np.float32(layer.residual_scale)
-    hidden = hidden + scale * _maybe_normed(added, layer.norm_after_attention)
-    rows = _maybe_normed(hidden, layer.norm_before_mlp)
-    gate = _ACTIVATIONS[layer.mlp.activation](linear(rows, layer.mlp.gate_proj))
-    out = linear(gate * linear(rows, layer.mlp.up_proj), layer.mlp.down_proj)
-    return hidden + scale * _maybe_normed(out, layer.post_feedforward_layernorm)
+    hidden, rows = _before_mlp(layer, hidden, added)
+    out = _mixed(layer.mlp, rows) if isinstance(layer.mlp, MixtureOfExperts) else _gated(layer.mlp, rows)
+    return hidden + np.float32(layer.residual_scale) * _maybe_normed(out, layer.post_feedforward_layernorm)
+
+
+def _before_mlp(layer: MixingLayer, hidden: Floats, added: Floats) -> tuple[Floats, Floats]:
+    """Return the hidden states between attention or recurrence and the MLP, and what enters the MLP."""
+    hidden = hidden + np.float32(layer.residual_scale) * _maybe_normed(added, layer.norm_after_attention)
+    return hidden, _maybe_normed(hidden, layer.norm_before_mlp)
+
+
+def _gated(mlp: MLP, rows: Floats) -> Floats:
+    gate = _ACTIVATIONS[mlp.activation](linear(rows, mlp.gate_proj))
+    return linear(gate * linear(rows, mlp.up_proj), mlp.down_proj)
+
+
+def _mixed(mlp: MixtureOfExperts, rows: Floats) -> Floats:
+    """Return what a mixture gives for [T, width]: one expert after another, for the tokens that it is chosen for."""
+    logits, experts = _router_logits(mlp, rows), mlp.experts
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    chosen = np.argsort(-weights, axis=1, kind="stable")[:, : mlp.mixture.chosen]
+    weights = np.take_along_axis(weights, chosen, axis=1)
+    if mlp.mixture.normalised:
+        weights /= weights.sum(axis=1, keepdims=True)
+    out = np.zeros_like(rows)
+    for number in np.unique(chosen).tolist():
+        tokens, ranks = np.nonzero(chosen == number)
+        gate = _ACTIVATIONS[experts.activation](_of_expert(rows[tokens], experts.gate_proj, number))
+        inner = gate * _of_expert(rows[tokens], experts.up_proj, number)
+        out[tokens] += weights[tokens, ranks, None] * _of_expert(inner, experts.down_proj, number)
+    return out
+
+
+def _router_logits(mlp: MixtureOfExperts, rows: Floats) -> Floats:
+    """Return the router's logits of what enters a mixture, [T, experts]. Nothing is rounded to the weights' dtype."""
+    return multiply(rows, on_host(mlp.gate.weight[...]).astype(np.float32))
+
+
+def _of_expert(rows: Floats, projection: Linear, number: int) -> Floats:
+    """Return the projection of [T, in] to [T, out] by one expert."""
+    kernel = on_host(projection.weight[...])[number]
+    kernel = kernel.view(jnp.bfloat16) if kernel.dtype == np.uint16 else kernel  # see Experts
+    return multiply(rounded(rows, kernel.dtype), kernel.astype(np.float32))
+
+
+def clearness(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
+    """Return by how much the router's logit of the last expert that is chosen leads that of the next one, [T].
+
+    Where the two are nearly the same, a rounding error decides, and the results differ in more than the last digits. It
+    is infinite where there is no choice.
+    """
+    mlp = layer.mlp
+    if not isinstance(mlp, MixtureOfExperts) or mlp.mixture.chosen == mlp.mixture.experts:
+        return np.full(len(hidden), np.inf, np.float32)
+    logits = _router_logits(mlp, _before_mlp(layer, hidden, _added(layer, hidden, attended))[1])
+    ascending = np.sort(logits, axis=1)
+    last = mlp.mixture.experts - mlp.mixture.chosen
+    return ascending[:, last] - ascending[:, last - 1]
 
 
 def final_normed(decoder: ServedDecoder, hidden: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 
 from model.checks import numpy_recurrence
@@ -19,11 +20,17 @@ from model.checks.numpy_decoder import (
 from scoring.layout import TokenIds
 
 
-def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, visible: Mask) -> Floats:
-    """Return the hidden states after the last layer, [T, width]; visible: which tokens each token sees, [T, T]."""
+def final_states(
+    decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, visible: Mask, *, shaken: bool = False
+) -> Floats:
+    """Return the hidden states after the last layer, [T, width]; visible: which tokens each token sees, [T, T].
+
+    shaken: numbers are changed at random behind each layer, by about one in their last place.
+    """
     dtype, config = decoder.head[1].dtype, decoder.config
     of_kinds = [rotary_angles(positions, rope, config.head_dim) for rope in config.ropes]
     within = visible & (np.subtract.outer(positions, positions) < config.reach)
+    random, last_place = np.random.default_rng(0), np.float32(jnp.finfo(dtype).eps)  # type: ignore[no-untyped-call]
     hidden, before = embed(decoder, tokens), _before(positions, visible)
     for number, (is_windowed, is_recurrent) in enumerate(zip(config.windowed, config.recurrent, strict=True)):
         of_kind = config.recurrent[:number].count(is_recurrent)
@@ -35,6 +42,8 @@ def final_states(decoder: ServedDecoder, tokens: TokenIds, positions: TokenIds, 
         seen = within if is_windowed else visible
         attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), seen, dtype)
         hidden = output_mlp(layer, hidden, attended.out)
+        if shaken:
+            hidden *= 1 + last_place * random.standard_normal(hidden.shape, np.float32)
     return hidden
 
 

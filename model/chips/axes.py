@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from jax.sharding import PartitionSpec
 
+from model.architecture.experts import EXPERTS
+
 TENSOR = "tensor"
 """The one axis of the mesh."""
 
@@ -38,6 +40,7 @@ _KERNELS: dict[str, Axes] = {
     "gate_proj": ("width", "mlp"),
     "up_proj": ("width", "mlp"),
     "down_proj": ("mlp", "width"),
+    "gate": ("width", "routes"),
 }
 _OF_VALUE_HEADS = {"A_log", "dt_bias"}
 """Parameters of a recurrent layer that are numbers for each head."""
@@ -65,6 +68,7 @@ def parameter_axes(path: Sequence[str]) -> Axes:
         raise ValueError(f"the axes of {'.'.join(path)} are not known: add them to {__name__}")
     axes = _KERNELS.get(module, ("width",))
     own = axes[-1:] if name == "bias" else axes
+    own = (EXPERTS, *own) if EXPERTS in path else own
     is_outside = module in {"embed_tokens", "lm_head", "score"} or tuple(path[:-1]) == ("model", "norm")
     return own if is_outside else ("layers", *own)
 

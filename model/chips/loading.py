@@ -28,7 +28,7 @@ class DividedParameter:
         self._parameter = parameter
         axes = parameter_axes(parameter.path)
         self._sharding = chips.sharding(axes)
-        self._axis = divided_axis(axes[1:] if parameter.stacked else axes)  # of a tensor, in the decoder's orientation
+        self._axis = divided_axis(axes[len(parameter.stack) :])  # of a tensor, in the decoder's orientation
         if self._axis is None:
             self._ranges: list[Ranges] = []
             self._parts = [buffer(parameter, parameter.own_shape)]
@@ -67,15 +67,15 @@ class DividedParameter:
 
     def value(self) -> Array:
         """See :class:`model.architecture.weights.Destination`: the parameter on its chips."""
-        stacked, devices = self._parameter.stacked, self._chips.devices
-        parts = [part if stacked else part[0] for part in self._parts]
+        stack, devices = self._parameter.stack, self._chips.devices
+        parts = [part.reshape(*stack, *part.shape[1:]) for part in self._parts]
         if self._axis is None:
             parts = parts * len(devices)
         placed = [jax.device_put(part, device) for part, device in zip(parts, devices, strict=True)]
         jax.block_until_ready(placed)  # type: ignore[no-untyped-call]  # else the host would hold the next ones, too
         shape = list(parts[0].shape)
         if self._axis is not None:
-            shape[self._axis + stacked] *= len(devices)
+            shape[self._axis + len(stack)] *= len(devices)
         return jax.make_array_from_single_device_arrays(tuple(shape), self._sharding, placed)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
+from model.architecture.experts import WIDTH
 from model.architecture.families import QKNorm
 
 Ranges = tuple[tuple[int, int], ...]
@@ -34,7 +35,7 @@ class Shares:
         """Divide a model. Raises UnsupportedModelError, which names all that can't be divided."""
         sizes = {
             "num_attention_heads": config.query_heads,
-            "intermediate_size": config.mlp_width,
+            "intermediate_size" if config.mixture is None else WIDTH: config.mlp_width,
             "vocab_size": config.vocabulary,
         }
         recurrence = config.recurrence

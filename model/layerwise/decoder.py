@@ -13,13 +13,16 @@ recurrent layers, Hv heads of values, Dk and Dv numbers of a head of keys and of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax import Array
 
 from model.architecture.decoder import Decoder, Layer, RecurrentLayer
+from model.architecture.experts import EXPERTS
 from model.attention.contract import Attention
 from model.buckets import Buckets
 from model.platforms import Platform
@@ -43,7 +46,14 @@ class LayerwiseDecoder(DecoderParts):
         self.longest = longest
         self.attention = attention or platform.attention(self.dtype)
         self._pool_dtype = platform.pool_dtype(self.dtype)
-        self.layers = _apart(self.stacks)
+        stacks = list(map(np.asarray, self.stacks))
+        if platform.pool_dtype(self.dtype) == np.uint16:
+            # See model.architecture.mixture.Experts.
+            stacks = [
+                leaf.view(np.uint16) if axes[1] == EXPERTS else leaf
+                for leaf, axes in zip(stacks, self.stack_axes, strict=True)
+            ]
+        self.layers = _apart(stacks)
         """The weights of each layer with attention."""
         self.recurrent_layers = _apart(self.recurrent_stacks)
 
@@ -101,7 +111,7 @@ class LayerwiseDecoder(DecoderParts):
         return tuple(map(of, parts))
 
 
-def _apart(stacks: Sequence[Array]) -> list[tuple[Array, ...]]:
+def _apart(stacks: Sequence[Array | npt.NDArray[Any]]) -> list[tuple[Array, ...]]:
     """Return the weights of each layer. On a CPU, they are views of the stacks."""
     per_leaf = [[on_device(layer) for layer in np.asarray(leaf)] for leaf in stacks]
     return list(zip(*per_leaf, strict=True))

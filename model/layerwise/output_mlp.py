@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 from jax import Array
 from numpy.random import Generator
 
@@ -29,9 +30,13 @@ class OutputMLPKey:
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
         """See :class:`model.programs.kind.ProgramKey`."""
         turns, config = in_turn(self.tokens), decoder.config
-        hidden = normal(random, DISTINCT_ROWS, config.width)
+        drawn = DISTINCT_ROWS if config.mixture is None else 4 * DISTINCT_ROWS
+        hidden = normal(random, drawn, config.width)
         hidden[::2] = 0.0  # otherwise what is added would be a small part of the sum
-        attended = normal(random, DISTINCT_ROWS, config.query_heads, config.head_dim)
+        attended = normal(random, drawn, config.query_heads, config.head_dim)
+        # Rows whose experts would be others after a rounding error have two right answers.
+        clear = np.argsort(-numpy_decoder.clearness(decoder.layer(0), hidden, attended), kind="stable")[:DISTINCT_ROWS]
+        hidden, attended = hidden[clear], attended[clear]
         after = numpy_decoder.output_mlp(decoder.layer(0), hidden, attended)
         padded = attended[in_turn(decoder.buckets.padded_rows(self.tokens))]
         return (*decoder.layers[0], hidden[turns], padded), (ExpectedOutput(after[turns]),)

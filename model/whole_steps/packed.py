@@ -12,8 +12,9 @@ from numpy.random import Generator
 from model.architecture.decoder import Layer
 from model.attention.contract import AttendPacked, AttentionOutput
 from model.attention.dense import DenseAttention
-from model.checks.expected import Case, ExpectedOutput
-from model.checks.known_prompts import known_prompt, prompt_states
+from model.checks.expected import Case
+from model.checks.known_prompts import expected_states, known_prompt, prompt_states
+from model.checks.numpy_decoder import Floats
 from model.chips.axes import STATES
 from model.packed_sequence import PackedSequence
 from model.programs.kind import Source, int32
@@ -52,9 +53,12 @@ class PackedKey:
             begin = sequence.add_prefix(group.prefix)
             for row in rows:
                 sequence.add_row(row, begin)
-        states = np.stack([of_row[-1] for of_row in prompt_states(decoder, [group])] * COPIES)
+
+        def states(*, shaken: bool = False) -> Floats:
+            return np.stack([of_row[-1] for of_row in prompt_states(decoder, [group], shaken=shaken)] * COPIES)
+
         arrays = sequence.arrays(self.tokens, self.logit_rows, decoder.config.window)
-        return (*decoder.weights, *arrays), (ExpectedOutput(states, states_of=decoder),)
+        return (*decoder.weights, *arrays), (expected_states(decoder, states),)
 
 
 def packed(decoder: StackedDecoder, dense: bool, *arguments: Array) -> tuple[Array, ...]:

@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from model.architecture.config import DecoderConfig, Multipliers
 from model.architecture.decoder import Decoder
+from model.architecture.experts import Mixture
 from model.architecture.families import Norms, QKNorm
 from model.architecture.recurrence import Recurrence
 from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
@@ -117,6 +118,10 @@ VARIANTS = {
         rope=Rope(10_000.0, turned=0.5),
         recurrence=Recurrence((True, False, True, False), 2, 2, 24, 32, 3),
     ),
+    "qwen3 moe": replace(_SMALL, family="qwen3_moe", mlp_width=48, mixture=Mixture(8, 2, normalised=True)),
+    "qwen3 moe not normalised": replace(
+        _SMALL, family="qwen3_moe", layers=3, mlp_width=40, head_dim=32, mixture=Mixture(6, 3, normalised=False)
+    ),
     "mistral wide heads": replace(_SMALL, family="mistral", head_dim=32, kv_heads=1, rope=Rope(1_000_000.0)),
 }
 """The families, and what their configurations can vary; stretched so far that short sequences tell."""
@@ -127,6 +132,7 @@ CLASSIFIERS = {
     "qwen3 with seven classes": replace(_SMALL, classes=7),
     "qwen2 with one output": replace(_SMALL, family="qwen2", classes=1, rope=Rope(1_000_000.0)),
     "llama with two classes": replace(_SMALL, family="llama", classes=2),
+    "qwen3 moe with three classes": replace(VARIANTS["qwen3 moe"], classes=3),
     "mistral with three classes": replace(_SMALL, family="mistral", classes=3),
     "olmo2 with three classes": replace(_SMALL, family="olmo2", classes=3),
     "phi3 with two classes": replace(_SMALL, family="phi3", classes=2),
@@ -138,6 +144,10 @@ _VARIANT_SPREAD = 3.6
 """Standard deviation that the logits aim at; two layers and biases take some of it away."""
 _GAIN = 0.4
 """Of a layer's kernels: large enough for a bug to show, small enough for bf16 to stay within its gates."""
+_GAIN_OF_EXPERTS = 1.0
+"""Of an expert's kernels, since a token passes few of them and their weights are less than one."""
+_GAIN_OF_ROUTERS = 1.5
+"""Of routers, so that the experts of a token have different weights."""
 _GAIN_AFTER = 0.4
 """Of norms behind attention and MLP, which undo the gain of the kernels."""
 
@@ -193,14 +203,19 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
                 found[layer + "self_attn.k_norm.weight"] = norm(heads["k"] if of_all else D)
         after = 1.0 if config.norms is Norms.BEFORE else _GAIN_AFTER
         found[layer + "post_attention_layernorm.weight"] = norm(width, after)
-        for name, out, size in (
-            ("gate", config.mlp_width, width),
-            ("up", config.mlp_width, width),
-            ("down", width, config.mlp_width),
-        ):
-            found[layer + f"mlp.{name}_proj.weight"] = kernel(out, size)
-            if config.mlp_bias:
-                found[layer + f"mlp.{name}_proj.bias"] = bias(out)
+        mlps, gain = [""], _GAIN
+        if config.mixture is not None:
+            found[layer + "mlp.gate.weight"] = kernel(config.mixture.experts, width, _GAIN_OF_ROUTERS)
+            mlps, gain = [f"experts.{number}." for number in range(config.mixture.experts)], _GAIN_OF_EXPERTS
+        for mlp in mlps:
+            for name, out, size in (
+                ("gate", config.mlp_width, width),
+                ("up", config.mlp_width, width),
+                ("down", width, config.mlp_width),
+            ):
+                found[layer + f"mlp.{mlp}{name}_proj.weight"] = kernel(out, size, gain)
+                if config.mlp_bias:
+                    found[layer + f"mlp.{mlp}{name}_proj.bias"] = bias(out)
         if config.norms is Norms.AROUND:
             found[layer + "pre_feedforward_layernorm.weight"] = norm(width)
         if config.norms is not Norms.BEFORE:

@@ -45,6 +45,18 @@ def test_a_checkpoint_is_described_without_its_weights(tmp_path: Path) -> None:
         Inspection.of(str(directory), None, str(adapter))
 
 
+def test_a_mixture_takes_memory_for_all_experts_and_computes_a_token_with_some(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "mixture", "qwen3-reranker")
+    fields = json.loads((directory / "config.json").read_text())
+    mixed = EVERY["qwen3 moe"].to_huggingface() | {"vocab_size": fields["vocab_size"]}
+    (directory / "config.json").write_text(json.dumps(mixed))
+    found = Inspection.of(str(directory), None, None)
+    kernels = 3 * 64 * 48 * 2  # of an expert in both layers
+    assert found.parameters - found.parameters_of_a_token == 6 * kernels
+    assert found.weight_bytes == 2 * found.parameters
+    assert "of them for each token" in "\n".join(found.lines())
+
+
 def test_a_decision_head_is_described_by_what_it_can_answer(tmp_path: Path) -> None:
     directory = write_head(tmp_path / "judge", HEADS["slots behind a soft cap and an adapter"])
     found = Inspection.of(str(directory), None, None)

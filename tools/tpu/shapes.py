@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from model.architecture.config import DecoderConfig
+from model.architecture.experts import Mixture
 from model.architecture.recurrence import Recurrence
 from model.architecture.rope import Llama3Scaling, Rope
 
@@ -46,6 +47,21 @@ QWEN3_32B = DecoderConfig(
     rope=Rope(1e6),
     norm_epsilon=1e-6,
     tied=False,
+)
+QWEN3_30B_A3B = DecoderConfig(
+    vocabulary=151_936,
+    width=2_048,
+    layers=48,
+    query_heads=32,
+    kv_heads=4,
+    head_dim=128,
+    mlp_width=768,
+    context=40_960,
+    rope=Rope(1e6),
+    norm_epsilon=1e-6,
+    tied=False,
+    family="qwen3_moe",
+    mixture=Mixture(128, 8, normalised=True),
 )
 LLAMA_32_1B = DecoderConfig(
     vocabulary=128_256,
@@ -91,6 +107,7 @@ NAMED_SHAPES = {
     "qwen3-8b": QWEN3_8B,
     "qwen3-32b": QWEN3_32B,
     "llama-3.2-1b": LLAMA_32_1B,
+    "qwen3-30b-a3b": QWEN3_30B_A3B,
     "qwen3.5-0.8b": QWEN35_08B,
     "qwen3.5-4b": QWEN35_4B,
     "qwen3.5-9b": QWEN35_9B,

@@ -166,7 +166,7 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
     ("changes", "named"),
     [
         ({"model_type": "mamba"}, "model_type 'mamba'"),
-        ({"model_type": "qwen3_moe"}, "model_type 'qwen3_moe'"),
+        ({"model_type": "mixtral"}, "model_type 'mixtral'"),
         ({"model_type": None}, "model_type None"),
         ({"architectures": ["Qwen3ForTokenClassification"]}, "architectures"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),

@@ -30,6 +30,8 @@ SERVED = {
     "meta-llama/Meta-Llama-3.1-405B": 406.0,
     "microsoft/phi-4": 14.7,
     "Qwen/Qwen3.5-27B": 27.0,
+    "Qwen/Qwen3-30B-A3B": 30.5,
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": 480.0,
 }
 """Those that are served, and how many billions of parameters their publishers say that they have."""
 

@@ -18,6 +18,7 @@ from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.architecture.stored.tensors import WeightsError
+from model.architecture.weights import params
 from tests.model.checkpoints import CONFIGS, EVERY, Tensors, tensors, write
 
 CONFIG = CONFIGS["untied"]
@@ -45,9 +46,8 @@ def test_kernels_are_transposed_and_stacked(tmp_path: Path) -> None:
     stack = np.asarray(decoder.model.layers.self_attn.q_proj.weight[...])
     assert stack.shape == (CONFIG.layers, CONFIG.width, CONFIG.query_heads * CONFIG.head_dim)
     np.testing.assert_array_equal(stack[1], found[Q_PROJ].T)
-    np.testing.assert_array_equal(
-        decoder.model.layers.mlp.down_proj.weight[0], found["model.layers.0.mlp.down_proj.weight"].T
-    )
+    down_proj = params(decoder)["model", "layers", "mlp", "down_proj", "weight"]
+    np.testing.assert_array_equal(down_proj[0], found["model.layers.0.mlp.down_proj.weight"].T)
     np.testing.assert_array_equal(decoder.model.embed_tokens.weight[...], found["model.embed_tokens.weight"])
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.shapes import QWEN3_06B, SHAPES
 from model.architecture.config import DecoderConfig
+from model.architecture.experts import Mixture
 from model.architecture.recurrence import Recurrence
 from model.buckets import ROW_FLOOR, Buckets
 from model.executable_table import ExecutableTable
@@ -28,7 +29,7 @@ from model.platforms import Platform
 from tests.model.checkpoints import CONFIGS, EVERY, random_decoder
 from tests.model.devices import stand_in
 from tests.model.engines import PLATFORM, DType, unchecked
-from tools.tpu.shapes import QWEN35_08B
+from tools.tpu.shapes import QWEN3_30B_A3B, QWEN35_08B
 
 MODELS: dict[str, DecoderConfig] = {
     "untied": CONFIGS["untied"],
@@ -39,6 +40,8 @@ MODELS: dict[str, DecoderConfig] = {
     "a width of 4,096": replace(
         QWEN3_06B, width=4_096, layers=1, query_heads=32, kv_heads=8, mlp_width=512, vocabulary=512
     ),
+    "as wide as 30B-A3B": replace(QWEN3_30B_A3B, vocabulary=512, mixture=Mixture(16, 8, normalised=True)),
+    "128 experts": replace(QWEN3_30B_A3B, mlp_width=64, vocabulary=512),
 }
 RECURRENT = {
     "as wide as 0.8B": replace(QWEN35_08B, layers=2, recurrence=Recurrence((True, False), value_heads=16)),
@@ -59,7 +62,14 @@ def test_platforms_and_steps_without_equal_bits_have_one_step_size() -> None:
 @pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), "float32"])
 @pytest.mark.parametrize(
     "name",
-    ["demonstration", "a width of 4,096", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MODELS)[:3:2])],
+    [
+        "demonstration",
+        "a width of 4,096",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("untied", "qwen3-0.6b", "as wide as 30B-A3B", "128 experts")
+        ),
+    ],
 )
 def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step_at_any_place(name: str, dtype: DType) -> None:
     config = replace(MODELS[name], layers=1)

@@ -34,7 +34,10 @@ def dtype(request: pytest.FixtureRequest) -> DType:
 
 @pytest.fixture(
     scope="module",
-    params=["demonstration", *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide", "gemma3", "qwen35"))],
+    params=[
+        "demonstration",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide", "gemma3", "qwen35", "qwen3 moe")),
+    ],
 )
 def engine(
     request: pytest.FixtureRequest,

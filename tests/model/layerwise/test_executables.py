@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from model import executable_table
+from model.architecture.weights import params
 from model.buckets import Buckets
 from model.executable_table import ExecutableTable
 from model.layerwise.decoder import LayerwiseDecoder
@@ -118,7 +119,7 @@ def test_a_bfloat16_pool_is_never_copied_to_float32() -> None:
 
 def test_layers_are_views_of_the_memory_that_was_loaded() -> None:
     loaded = random_decoder(CONFIG, "bfloat16")
-    stack = loaded.model.layers.mlp.up_proj.weight[...]
+    stack = params(loaded)["model", "layers", "mlp", "up_proj", "weight"][...]
     kernel_bytes = 2 * CONFIG.width * CONFIG.mlp_width
     taken_apart = LayerwiseDecoder(loaded, PLATFORM, BUCKETS, longest=2)
     places = {leaf.unsafe_buffer_pointer() for layer in taken_apart.layers for leaf in layer}

@@ -54,6 +54,7 @@ FAMILIES = (
     "phi3",
     "gemma3",
     "qwen35",
+    "qwen3 moe",
 )
 """A checkpoint of each family, whose labels of several tokens are compared."""
 

@@ -37,6 +37,7 @@ FAMILIES = (
     pytest.param("phi3", marks=pytest.mark.slow),
     pytest.param("gemma3", marks=pytest.mark.slow),
     pytest.param("olmo3", marks=pytest.mark.slow),
+    pytest.param("qwen3 moe", marks=pytest.mark.slow),
 )
 RECURRENT = ("qwen35", "qwen35 in turn")
 PREFIXES = (70, 33, 5, 128)

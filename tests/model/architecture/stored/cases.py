@@ -70,6 +70,9 @@ _MIXED = {
 
 CASES = {
     "fp8 blocks": Case(_FP8 | {"weight_block_size": [32, 48]}, fp8((32, 48), "weight_scale_inv")),
+    "fp8 blocks of experts": Case(
+        _FP8 | {"weight_block_size": [32, 48]}, fp8((32, 48), "weight_scale_inv"), model="qwen3 moe"
+    ),
     "fp8 whole": Case(
         _FP8 | {"weight_block_size": None},
         _with_scales_of_activations(fp8(None, "weight_scale_inv", lambda s: s.reshape(())), "activation_scale"),

@@ -32,10 +32,20 @@ MODELS = {
     "windows": VARIANTS["gemma3"],
     # Recurrent layers, whose channels are those of queries, keys and values.
     "recurrent": EVERY["qwen35"],
+    # Every device has a part of each expert.
+    "mixture": VARIANTS["qwen3 moe"],
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
-SHARED = [("eight heads", 4), ("eight heads", 8), ("six heads", 2), ("windows", 2), ("recurrent", 2), ("classes", 4)]
+SHARED = [
+    ("eight heads", 4),
+    ("eight heads", 8),
+    ("six heads", 2),
+    ("windows", 2),
+    ("recurrent", 2),
+    ("mixture", 4),
+    ("classes", 4),
+]
 """Models, and how many devices compute them together."""
 STEP = 64
 

@@ -29,6 +29,8 @@ from tests.model.decisions.test_decisions import assert_same_answers
 from tests.model.references.gates import FLOAT32_LOGPROBS
 
 TOLERANCE = 1e-5
+TOLERANCES = {"mixture": 2e-5, "recurrent": FLOAT32_LOGPROBS}
+"""Of models whose layers give more, and so have larger rounding errors."""
 PREFIXES = (130, 70, 5)
 ITEMS = (1, 2, 8, 31, 40, 3, 0)
 
@@ -55,11 +57,11 @@ def logprobs(engine: Engine, work: list[GroupWork]) -> dict[int, np.ndarray]:
 def test_scores_are_those_of_one_device(name: str, chips: int, engine: Loaded) -> None:
     expected, found = (logprobs(engine(name, count), groups(name)) for count in (1, chips))
     for number, of_chunk in expected.items():
-        tolerance = TOLERANCE if MODELS[name].recurrence is None else FLOAT32_LOGPROBS
+        tolerance = TOLERANCES.get(name, TOLERANCE)
         np.testing.assert_allclose(found[number], of_chunk, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize(("name", "chips"), SHARED[:5])
+@pytest.mark.parametrize(("name", "chips"), SHARED[:6])
 def test_bits_do_not_depend_on_company(name: str, chips: int, engine: Loaded) -> None:
     together = logprobs(engine(name, chips), groups(name))
     reverse = logprobs(engine(name, chips), groups(name)[::-1])
