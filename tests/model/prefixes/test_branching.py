@@ -17,6 +17,7 @@ from model.forward import Extension
 from model.layerwise import forward as layerwise_forward
 from model.prefixes import cache
 from model.prefixes.blocks import Blocks, Segment, SegmentKeys, keys_of
+from model.prefixes.pool import PoolShape
 from scoring.layout import TokenIds
 from tests.model import engines
 from tests.model.checkpoints import EVERY
@@ -113,6 +114,23 @@ def check(engine: Engine, plain: Engine, queries: Sequence[tuple[str, Tokens]]) 
         np.testing.assert_array_equal(scored.scores.logits, logits(plain, query))
         total += expected
     return total
+
+
+def test_what_goes_on_behind_a_key_is_found_as_long_as_any_of_it_is_there() -> None:
+    blocks = Blocks(PoolShape(4, 4, 4), timeout=60, clock=lambda: 0.0)
+    beginning, behind = drawn(0, 3 * GRAIN), [drawn(seed, GRAIN) for seed in (1, 2)]
+    queries = [np.array(beginning + own, np.int32) for own in behind]
+    (one,), (other,) = (keys_of("key", query, STEP, GRAIN) for query in queries)
+    assert one.inside == other.inside
+    segments = blocks.add([blocks.take(one), blocks.take(other)])
+    for segment in segments:
+        blocks.release(segment)
+    for key in (other.end, one.end):
+        assert all(blocks.find_within(inside) in segments for inside in one.inside)
+        blocks.forget(key)
+        segments = [segment for segment in segments if segment.keys.end != key]
+    assert [blocks.find_within(inside) for inside in one.inside] == [None] * 3
+    assert blocks.free == 4
 
 
 @st.composite
