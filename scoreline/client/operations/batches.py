@@ -14,7 +14,7 @@ from scoreline.client.batch_objects import Batch, Endpoint, File
 from scoreline.client.batch_results import BatchResult, number_of_line
 from scoreline.client.errors import BatchCancelled, BatchEnded, BatchExpired, BatchFailed, TimedOut
 from scoreline.client.exchange.bodies import SPOOL_BYTES, FormFile, JsonBody, encode_json
-from scoreline.client.exchange.flow import Flow, Give, Iteration, Request, sleep
+from scoreline.client.exchange.flow import Flow, Give, Iteration, Request, Sleep
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.job_objects import Delivery
 from scoreline.client.operations.files import FileOrId, Lines
@@ -183,7 +183,7 @@ def wait_batch(
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimedOut("timeout", f"{batch_id} is still {found.status} after {timeout:g} s")
-            yield from sleep(pause if left is None else min(pause, left))
+            yield from Sleep(pause if left is None else min(pause, left))
             pause = min(2 * pause, POLL_SECONDS[1])
     if found.status != "completed":
         raise _ended_without_completion(found)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from scoreline.client.batch_objects import File
 from scoreline.client.errors import Unreachable
 from scoreline.client.exchange.bodies import FormFile
-from scoreline.client.exchange.flow import Flow, Give, Iteration, Reading, Request, Stream, next_of, sleep
+from scoreline.client.exchange.flow import Flow, Give, Iteration, Next, Reading, Request, Sleep, Stream
 from scoreline.client.exchange.sending import Repetitions, Service, idempotency, opened, send
 
 PAGE_FILES = 1_000
@@ -137,7 +137,7 @@ class Lines:
                 pause = self._repetitions.pause_after(error)
                 if pause is None:
                     raise
-            yield from sleep(pause)
+            yield from Sleep(pause)
 
     def _open(self) -> Flow[Stream]:
         """Open the file behind the lines that were returned."""
@@ -153,7 +153,7 @@ class Lines:
     def _next_of(self, stream: Stream) -> Flow[bytes | None]:
         """Return the next line of a stream, or None at its end. The last line may have no end."""
         while not self._ready:
-            chunk: bytes | None = yield from next_of(stream)
+            chunk: bytes | None = yield from Next(stream)
             if chunk is None:
                 rest = b"".join(self._begun)
                 self._begun.clear()
