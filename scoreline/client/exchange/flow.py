@@ -25,13 +25,17 @@ class Answer:
     content: bytes
 
 
+def _unchanged(raw: Any) -> Any:
+    return raw
+
+
 @dataclass(frozen=True, slots=True)
 class Request(Generic[T]):
     """A request, and what its answer means."""
 
     method: str
     path: str
-    parse: Callable[[Any], T]  # from the JSON of a successful answer
+    parse: Callable[[Any], T] = _unchanged  # from the JSON of a successful answer
     params: Mapping[str, str | int] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Body | None = None

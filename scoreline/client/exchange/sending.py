@@ -8,7 +8,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,6 +24,8 @@ from scoreline.client.exchange.flow import (
     Close,
     Exchange,
     Flow,
+    Give,
+    Iteration,
     Open,
     ReadAll,
     Reading,
@@ -142,6 +144,30 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
         if pause is None:
             raise failure
         yield from Sleep(pause)
+
+
+def page_of(service: Service, path: str, params: Mapping[str, str | int | None], after: str | None) -> Flow[Any]:
+    """Return a page of a list. params: those that are None are left out. after: the id behind which it begins."""
+    given = {name: value for name, value in {**params, "after": after}.items() if value is not None}
+    request: Request[Any] = Request("GET", path, params=given)
+    return (yield from send(service, request, patient=True))
+
+
+def listed(
+    service: Service,
+    path: str,
+    read: Callable[[Mapping[str, Any]], T],
+    params: Mapping[str, str | int | None],
+    after: str | None,
+) -> Iteration[T]:
+    """Yield what a list has, page by page. read: makes an object of an entry. The others are those of a page."""
+    has_more = True
+    while has_more:
+        page = yield from page_of(service, path, params, after)
+        for raw in page["data"]:
+            yield Give(read(raw))
+            after = raw["id"]
+        has_more = page["has_more"]
 
 
 def opened(service: Service, request: Request[Any], reading: Reading, *, silence: float) -> Flow[Stream]:

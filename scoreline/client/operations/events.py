@@ -70,7 +70,7 @@ def _followed(
     repetitions: Repetitions | None = None  # since the last event
     while True:
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
-        request = Request("GET", path, lambda raw: raw, params=params, headers=headers)
+        request: Request[Any] = Request("GET", path, params=params, headers=headers)
         stream = yield from opened(service, request, Reading.EVENTS, silence=SILENCE_SECONDS)
         if stream.status == 204:  # The last event was seen before.
             return
