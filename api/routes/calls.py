@@ -21,8 +21,8 @@ from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
 from api.answers.openapi import json_body
 from api.answers.reranking_schemas import EitherRanking, RerankBody, RerankResponse, TextsBody
 from api.principal import WithScoreScope
-from api.requests.idempotency import IdempotencyKey
-from api.requests.prefer import Handling, is_strict
+from api.requests.headers.idempotency import IdempotencyKey
+from api.requests.headers.prefer import Handling, is_strict
 from api.requests.reranking import RERANK, TEXTS_PATH
 from api.requests.sender import Sender
 from api.routes.score import CALL_ERRORS, EXAMPLE, QUESTION_ERRORS, answer_call

@@ -21,9 +21,9 @@ from api.answers.error_responses import error_response
 from api.answers.presentation import ScoredJob, encode_scoring, expected_bytes, json_response
 from api.answers.reranking import encode_ranking
 from api.budget import place_of
-from api.requests.body import received_body
+from api.requests.bodies.receiving import received_body
 from api.requests.calls import read_call
-from api.requests.idempotency import REPLAYED
+from api.requests.headers.idempotency import REPLAYED
 from api.requests.sender import Sender
 from api.requests.submission import Call
 from api.service import Service
