@@ -32,16 +32,12 @@ from api.results import Results
 from api.routes import (
     batch_events,
     batches,
-    completions,
-    decisions,
+    calls,
     events,
     files,
     job_items,
     job_sets,
     jobs,
-    likelihood,
-    rerank,
-    score,
     tokenize,
 )
 from api.routes import webhooks as webhook_routes
@@ -78,11 +74,7 @@ from webhooks.addresses import AddressRules
 ROUTERS = [
     module.router
     for module in (
-        score,
-        likelihood,
-        decisions,
-        completions,
-        rerank,
+        calls,
         job_sets,  # before jobs, where the last part of its path would be the id of one
         jobs,
         job_items,

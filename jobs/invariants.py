@@ -53,7 +53,7 @@ class Check:
     name: str
     cost: Cost
     says: str  # the rule in words
-    violating: Callable[[Database, Extent], Select[Any]]
+    violating: Violating
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,22 @@ class Violation:
 
     check: Check
     examples: tuple[str, ...]  # some ids of rows that break it, as text, sorted
+
+
+CHECKS: list[Check] = []
+"""All checks, in the order of their definitions. Rules that hold only while sweeps run are among the bounded ones."""
+
+Violating = Callable[[Database, Extent], Select[Any]]
+
+
+def _rule(cost: Cost, says: str) -> Callable[[Violating], Violating]:
+    """Make a check of the query that finds violations of a rule. It is named as the function is."""
+
+    def add(violating: Violating) -> Violating:
+        CHECKS.append(Check(violating.__name__.removeprefix("_"), cost, says, violating))
+        return violating
+
+    return add
 
 
 _CHUNK_COLUMNS = (chunks.c.id, chunks.c.job_id, chunks.c.prefix_id, chunks.c.state, chunks.c.batch_id)
@@ -128,77 +144,92 @@ def _overdue(db: Database) -> ColumnElement[float]:
     return NOW - max(db.settings.lease_seconds, OVERDUE_SECONDS)
 
 
-def _claimed_without_batch(_db: Database, _extent: Extent) -> Select[Any]:
+@_rule(Cost.BOUNDED, "a claimed chunk belongs to a batch that is there")
+def _claimed_chunk_without_batch(_db: Database, _extent: Extent) -> Select[Any]:
     return select(chunks.c.id).where(CLAIMED, ~exists().where(batches.c.id == chunks.c.batch_id))
 
 
+@_rule(Cost.BOUNDED, "a batch is gone before its lease has been over for as long as a lease lasts")
 def _lease_long_over(db: Database, _extent: Extent) -> Select[Any]:
     return select(batches.c.id).where(batches.c.lease_until < _overdue(db))
 
 
+@_rule(Cost.BOUNDED, "a job ends before its deadline has been over for as long as a lease lasts")
 def _deadline_long_over(db: Database, _extent: Extent) -> Select[Any]:
     return select(jobs.c.id).where(jobs.c.finished_at.is_(None), jobs.c.expires_at < _overdue(db))
 
 
-def _unfinished_of_ended_job(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "an ended job has no chunk that waits or is claimed")
+def _unfinished_chunk_of_ended_job(_db: Database, extent: Extent) -> Select[Any]:
     unfinished = extent.unfinished.c
     ended = or_(_is_in(ENDED), jobs.c.finished_at.is_not(None))
     return select(unfinished.id).join(jobs, jobs.c.id == unfinished.job_id).where(ended)
 
 
-def _waiting_with_batch(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "a waiting chunk belongs to no batch")
+def _waiting_chunk_with_batch(_db: Database, extent: Extent) -> Select[Any]:
     unfinished = extent.unfinished.c
     return select(unfinished.id).where(unfinished.state == ChunkState.WAITING.value, unfinished.batch_id.is_not(None))
 
 
-def _without_prefix(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "the prefix of an unfinished chunk is there")
+def _chunk_without_prefix(_db: Database, extent: Extent) -> Select[Any]:
     unfinished = extent.unfinished.c
     return select(unfinished.id).where(~exists().where(prefixes.c.id == unfinished.prefix_id))
 
 
-def _without_rows(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "the rows of an unfinished chunk are there")
+def _chunk_without_rows(_db: Database, extent: Extent) -> Select[Any]:
     unfinished = extent.unfinished.c
     return select(unfinished.id).where(~exists().where(chunk_inputs.c.chunk_id == unfinished.id))
 
 
-def _remaining_miscounted(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "an unfinished job's remaining chunks are those that are not done")
+def _remaining_chunks_miscounted(_db: Database, extent: Extent) -> Select[Any]:
     not_done = select(func.count()).select_from(chunks).where(_OF_JOB, ~_DONE).scalar_subquery()
     return select(jobs.c.id).where(extent.kept_jobs, _UNENDED, jobs.c.remaining_chunks != not_done)
 
 
-def _scored_miscounted(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "a job's scored items are those of its chunks that are done")
+def _scored_items_miscounted(_db: Database, extent: Extent) -> Select[Any]:
     done = select(func.coalesce(func.sum(chunks.c.item_count), 0)).where(_OF_JOB, _DONE).scalar_subquery()
     return select(jobs.c.id).where(extent.kept_jobs, jobs.c.scored_items != done)
 
 
+@_rule(Cost.SAMPLED, "a job's chunks hold all of its items")
 def _items_missing(_db: Database, extent: Extent) -> Select[Any]:
     cut = select(func.coalesce(func.sum(chunks.c.item_count), 0)).where(_OF_JOB).scalar_subquery()
     return select(jobs.c.id).where(extent.kept_jobs, or_(_UNENDED, _SUCCEEDED), jobs.c.total_items != cut)
 
 
-def _nothing_left_and_not_ended(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "a job that has not ended has a chunk that is not done")
+def _job_never_ends(_db: Database, extent: Extent) -> Select[Any]:
     left = exists().where(_OF_JOB, ~_DONE)
     return select(jobs.c.id).where(extent.kept_jobs, _UNENDED, ~left)
 
 
-def _succeeded_incomplete(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "all chunks of a succeeded job are done")
+def _succeeded_job_incomplete(_db: Database, extent: Extent) -> Select[Any]:
     left = exists().where(_OF_JOB, ~_DONE)
     return select(jobs.c.id).where(extent.kept_jobs, _SUCCEEDED, or_(jobs.c.remaining_chunks != 0, left))
 
 
-def _done_without_scores(_db: Database, extent: Extent) -> Select[Any]:
+@_rule(Cost.SAMPLED, "a chunk that is done has scores")
+def _done_chunk_without_scores(_db: Database, extent: Extent) -> Select[Any]:
     # Counted job by job, because for an EXISTS PostgreSQL would join all chunks with all scores first.
     scores = exists().where(chunk_scores.c.chunk_id == chunks.c.id)
     without = select(func.count()).select_from(chunks).where(_OF_JOB, _DONE, ~scores).scalar_subquery()
     return select(jobs.c.id).where(extent.kept_jobs, without > 0)
 
 
+@_rule(Cost.SAMPLED, "a job has a time of its end and of its removal once it has ended, and not before")
 def _end_without_times(_db: Database, extent: Extent) -> Select[Any]:
     too_few = and_(_is_in(ENDED), or_(jobs.c.finished_at.is_(None), jobs.c.remove_at.is_(None)))
     too_many = and_(_UNENDED, or_(jobs.c.finished_at.is_not(None), jobs.c.remove_at.is_not(None)))
     return select(jobs.c.id).where(extent.kept_jobs, or_(too_few, too_many))
 
 
+@_rule(Cost.SAMPLED, "an ended job whose webhook asks for its end has a delivery")
 def _end_not_told(_db: Database, extent: Extent) -> Select[Any]:
     delivery = exists().where(webhook_deliveries.c.job_id == jobs.c.id)
     # Search the JSON text for the event's name in quotes; a URL contains no quotes.
@@ -206,66 +237,6 @@ def _end_not_told(_db: Database, extent: Extent) -> Select[Any]:
     return select(jobs.c.id).where(extent.kept_jobs, _is_in(ENDED), jobs.c.webhook.is_not(None), asked, ~delivery)
 
 
-def _scores_of_unfinished(_db: Database, _extent: Extent) -> Select[Any]:
+@_rule(Cost.FULL, "a chunk that is not done has no scores")
+def _scores_of_unfinished_chunk(_db: Database, _extent: Extent) -> Select[Any]:
     return select(chunks.c.id).join(chunk_scores, chunk_scores.c.chunk_id == chunks.c.id).where(~_DONE)
-
-
-CHECKS = (
-    Check(
-        "claimed_chunk_without_batch",
-        Cost.BOUNDED,
-        "a claimed chunk belongs to a batch that is there",
-        _claimed_without_batch,
-    ),
-    Check(
-        "lease_long_over",
-        Cost.BOUNDED,
-        "a batch is gone before its lease has been over for as long as a lease lasts",
-        _lease_long_over,
-    ),
-    Check(
-        "deadline_long_over",
-        Cost.BOUNDED,
-        "a job ends before its deadline has been over for as long as a lease lasts",
-        _deadline_long_over,
-    ),
-    Check(
-        "unfinished_chunk_of_ended_job",
-        Cost.SAMPLED,
-        "an ended job has no chunk that waits or is claimed",
-        _unfinished_of_ended_job,
-    ),
-    Check("waiting_chunk_with_batch", Cost.SAMPLED, "a waiting chunk belongs to no batch", _waiting_with_batch),
-    Check("chunk_without_prefix", Cost.SAMPLED, "the prefix of an unfinished chunk is there", _without_prefix),
-    Check("chunk_without_rows", Cost.SAMPLED, "the rows of an unfinished chunk are there", _without_rows),
-    Check(
-        "remaining_chunks_miscounted",
-        Cost.SAMPLED,
-        "an unfinished job's remaining chunks are those that are not done",
-        _remaining_miscounted,
-    ),
-    Check(
-        "scored_items_miscounted",
-        Cost.SAMPLED,
-        "a job's scored items are those of its chunks that are done",
-        _scored_miscounted,
-    ),
-    Check("items_missing", Cost.SAMPLED, "a job's chunks hold all of its items", _items_missing),
-    Check(
-        "job_never_ends",
-        Cost.SAMPLED,
-        "a job that has not ended has a chunk that is not done",
-        _nothing_left_and_not_ended,
-    ),
-    Check("succeeded_job_incomplete", Cost.SAMPLED, "all chunks of a succeeded job are done", _succeeded_incomplete),
-    Check("done_chunk_without_scores", Cost.SAMPLED, "a chunk that is done has scores", _done_without_scores),
-    Check(
-        "end_without_times",
-        Cost.SAMPLED,
-        "a job has a time of its end and of its removal once it has ended, and not before",
-        _end_without_times,
-    ),
-    Check("end_not_told", Cost.SAMPLED, "an ended job whose webhook asks for its end has a delivery", _end_not_told),
-    Check("scores_of_unfinished_chunk", Cost.FULL, "a chunk that is not done has no scores", _scores_of_unfinished),
-)
-"""All checks. Rules that hold only while sweeps run are among the bounded ones."""

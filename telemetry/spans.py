@@ -28,12 +28,6 @@ CLOSE_SECONDS = 3.0
 NANOSECONDS = 1_000_000_000
 
 _W3C = TraceContextTextMapPropagator()
-_KINDS = {
-    SpanKind.SERVER: trace.SpanKind.SERVER,
-    SpanKind.CLIENT: trace.SpanKind.CLIENT,
-    SpanKind.CONSUMER: trace.SpanKind.CONSUMER,
-    SpanKind.INTERNAL: trace.SpanKind.INTERNAL,
-}
 
 
 def make_tracer(settings: TracingSettings, role: str) -> Tracer:
@@ -89,7 +83,7 @@ class OpenTelemetryTracer:
         started = self._tracer.start_span(
             name,
             _context(parent, state),
-            _KINDS[kind],
+            trace.SpanKind[kind.name],
             attributes,
             _links(links),
             start_time=None if started_at is None else round(started_at * NANOSECONDS),

@@ -16,7 +16,7 @@ from api.answers.presentation import ScoredJob, encode_scoring
 from api.answers.reranking import Ranking, encode_ranking
 from api.batches.reading import INTERNAL, packed_formula
 from api.provenances import Shown
-from api.requests.json_body import parse_json
+from api.requests.bodies.json_body import parse_json
 from api.requests.reranking import documents_of
 from jobs.file_batches.reading import BatchRecord
 from jobs.file_batches.writing import EndedLine, Written

@@ -17,8 +17,8 @@ from api.answers.reranking import Ranking
 from api.callers.authentication import Principal
 from api.callers.storage_quota import check_stored_bytes
 from api.reading import ReadingContext
+from api.requests.bodies.json_body import check_containers, parse_json
 from api.requests.calls import CALLS
-from api.requests.json_body import check_containers, parse_json
 from api.requests.sender import Sender
 from jobs.file_batches.tables import MAX_CUSTOM_ID
 from jobs.store.records import Origin, Submission

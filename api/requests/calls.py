@@ -8,7 +8,7 @@ from functools import partial
 from api.reading import ReadingContext
 from api.requests.completions import completion_of
 from api.requests.fields import check_fields
-from api.requests.idempotency import idempotency_of
+from api.requests.headers.idempotency import idempotency_of
 from api.requests.kinds import DECISIONS, KINDS, Kind
 from api.requests.reranking import RERANK, TEXTS_PATH, ranking_of, ranking_of_documents_or_texts
 from api.requests.sender import Sender

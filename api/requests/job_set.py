@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from api.reading import ReadingContext
-from api.requests.idempotency import KEY_PATTERN, idempotency_of
+from api.requests.headers.idempotency import KEY_PATTERN, idempotency_of
 from api.requests.sender import Sender
 from api.requests.submission import JOBS, job_of, parse_object
 from jobs.store.records import Submission

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from api.answers.reranking import Ranking
 from api.reading import ReadingContext
+from api.requests.bodies.json_body import parse_json
 from api.requests.fields import check_fields
-from api.requests.idempotency import idempotency_of
-from api.requests.json_body import parse_json
+from api.requests.headers.idempotency import idempotency_of
 from api.requests.kinds import SYSTEMONE, Kind, kind_of
 from api.requests.sender import Sender
 from api.requests.webhook import read_webhook

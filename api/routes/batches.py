@@ -16,9 +16,9 @@ from api.answers.openapi import json_body
 from api.answers.presentation import json_response
 from api.principal import WithReadScope, WithScoreScope
 from api.requests.batch import read_batch
-from api.requests.body import received_body
-from api.requests.idempotency import REPLAYED, IdempotencyKey
-from api.requests.prefer import Handling, is_strict
+from api.requests.bodies.receiving import received_body
+from api.requests.headers.idempotency import REPLAYED, IdempotencyKey
+from api.requests.headers.prefer import Handling, is_strict
 from api.requests.sender import Sender
 from api.service import ServiceOf, StoreOf
 from jobs.file_batches.creating import cancel_batch, create_batch

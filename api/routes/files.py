@@ -18,7 +18,7 @@ from api.budget import Kind, place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.request_id import BrokenOffError
 from api.requests.file_id import FILE_ID, checked_file_id
-from api.requests.idempotency import REPLAYED, IdempotencyKey
+from api.requests.headers.idempotency import REPLAYED, IdempotencyKey
 from api.requests.uploads.file_upload import receive_file
 from api.service import ServiceOf, StoreOf
 from api.store import Store

@@ -20,9 +20,9 @@ from api.answers.schemas import JobSet
 from api.budget import place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
-from api.requests.body import received_body
+from api.requests.bodies.receiving import received_body
+from api.requests.headers.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
 from api.requests.job_set import MAX_JOBS, ReadJob, read_job_set
-from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
 from api.requests.sender import Sender
 from api.routes.jobs import admit_job, checked_job_id, counts_as_stream_if_it_waits
 from api.routes.score import EXAMPLE, SCORING_ERRORS

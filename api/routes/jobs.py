@@ -30,10 +30,10 @@ from api.budget import Kind, place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
 from api.request_id import BrokenOffError
-from api.requests.accept import names
-from api.requests.body import media_type, received_body
-from api.requests.idempotency import REPLAYED, IdempotencyKey
-from api.requests.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
+from api.requests.bodies.receiving import media_type, received_body
+from api.requests.headers.accept import names
+from api.requests.headers.idempotency import REPLAYED, IdempotencyKey
+from api.requests.headers.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
 from api.requests.sender import Sender
 from api.requests.submission import read_job
 from api.requests.uploads.upload import JSON_LINES, receive_upload

@@ -1,4 +1,4 @@
-"""``POST /v1/score``: submit a job at interactive priority and wait for its end.
+"""Answering calls, such as ``POST /v1/score``: submit a job at interactive priority and wait for its end.
 
 A call is committed like any other job. Bursts of calls are therefore batched, another worker takes over if one dies,
 and the caller can still read the job after a timeout.
@@ -12,27 +12,21 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.answers.completions import encode_completion
-from api.answers.error_responses import error_response, secured
-from api.answers.items.request_schemas import ScoreBody
-from api.answers.items.result_schemas import ScoreResponse
-from api.answers.openapi import json_body
+from api.answers.error_responses import error_response
 from api.answers.presentation import ScoredJob, encode_scoring, expected_bytes, json_response
 from api.answers.reranking import encode_ranking
 from api.budget import place_of
-from api.principal import WithScoreScope
-from api.requests.body import received_body
+from api.requests.bodies.receiving import received_body
 from api.requests.calls import read_call
-from api.requests.idempotency import REPLAYED, IdempotencyKey
-from api.requests.kinds import SCORE
-from api.requests.prefer import Handling, is_strict
+from api.requests.headers.idempotency import REPLAYED
 from api.requests.sender import Sender
 from api.requests.submission import Call
-from api.service import Service, ServiceOf
+from api.service import Service
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
 from jobs.queue.ending import cancel
@@ -42,8 +36,6 @@ from jobs.store.signed_result import CallResult, verified_result
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Shape
-
-router = APIRouter(tags=["scoring"])
 
 SCORING_ERRORS = (
     ErrorCode.MISSING_QUERY,
@@ -110,30 +102,6 @@ EXAMPLE = {
     "labels": [" yes", " no"],
     "apply_softmax": True,
 }
-
-
-@router.post(
-    SCORE.path,
-    response_model=ScoreResponse,
-    responses=secured(*CALL_ERRORS),
-    openapi_extra=json_body(ScoreBody, examples=[EXAMPLE]),
-)
-async def score(
-    request: Request,
-    service: ServiceOf,
-    principal: WithScoreScope,
-    idempotency_key: IdempotencyKey = None,
-    handling: Handling = None,
-) -> Response:
-    """Score items and wait for it.
-
-    A call that is out of time is answered with 504, and `Location` names its job, which goes on unless `on_timeout` is
-    `cancel`. A client that goes away cancels its job, unless it sent an Idempotency-Key: then it may come back for it.
-    The same holds for a server that stops before the end of the job: it answers with 503, to send the request again.
-    """
-    return await answer_call(
-        request, service, Sender(principal, idempotency_key, is_strict(request, handling)), SCORE.path
-    )
 
 
 async def answer_call(request: Request, service: Service, sender: Sender, path: str) -> Response:

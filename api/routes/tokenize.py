@@ -10,8 +10,8 @@ from api.answers.openapi import json_body
 from api.answers.presentation import json_response
 from api.answers.schemas import TokenizeBody, Tokens
 from api.principal import WithScoreScope
-from api.requests.body import received_body
-from api.requests.prefer import Handling, is_strict
+from api.requests.bodies.receiving import received_body
+from api.requests.headers.prefer import Handling, is_strict
 from api.requests.sender import Sender
 from api.requests.tokenizing import tokenize_text
 from api.service import ServiceOf

@@ -238,14 +238,14 @@ class AsyncClient(Connected):
                 else:
                     outcome, failure = await self._outcome(command, streams)
 
-    async def _outcome(self, command: Command, streams: AsyncExitStack) -> tuple[Any, BaseException | None]:
+    async def _outcome(self, command: Command[Any], streams: AsyncExitStack) -> tuple[Any, BaseException | None]:
         """Return what came of a command: a value, or an error that the flow is to hear of."""
         try:
             return await self._carry_out(command, streams), None
         except BaseException as error:
             return None, error
 
-    async def _carry_out(self, command: Command, streams: AsyncExitStack) -> Any:
+    async def _carry_out(self, command: Command[Any], streams: AsyncExitStack) -> Any:
         try:
             match command:
                 case Exchange(request, seconds):

@@ -213,7 +213,7 @@ class Client(Connected):
         """Carry out the commands of an iteration and yield its values."""
         yield from self._steps(flow)
 
-    def _steps(self, flow: Generator[Command | Give[T], Any, Any]) -> Generator[T, None, Any]:
+    def _steps(self, flow: Generator[Command[Any] | Give[T], Any, Any]) -> Generator[T, None, Any]:
         outcome: Any = None
         failure: BaseException | None = None
         with ExitStack() as streams:
@@ -231,7 +231,7 @@ class Client(Connected):
                 except BaseException as error:
                     failure = error
 
-    def _carry_out(self, command: Command, streams: ExitStack) -> Any:
+    def _carry_out(self, command: Command[Any], streams: ExitStack) -> Any:
         try:
             match command:
                 case Exchange(request, seconds):

@@ -67,7 +67,7 @@ class Job(Short):
         return read_fields(
             cls,
             raw,
-            optional=["queued_seconds"],
+            optional={"queued_seconds"},
             kind=kind,
             total_items=raw["progress"]["total_items"],
             scored_items=raw["progress"]["scored_items"],

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def read_fields(kind: type[T], raw: Mapping[str, Any], /, *, optional: Collection[str] = (), **others: Any) -> T:
-    """Return an object whose fields are those of the same names in an answer, and which has the answer as ``raw``.
+def read_fields(kind: type[T], raw: Mapping[str, Any], /, *, optional: Set[str] = frozenset(), **others: Any) -> T:
+    """Return an object whose fields are those of the same names in an answer; ``raw``, if it has that, is the answer.
 
     optional: fields that the answer may lack; then they are None. others: fields that are read in another way.
     """
     make: Callable[..., T] = kind
-    same = [name for name in kind.__annotations__ if name not in others and name not in optional and name != "raw"]
-    taken = {name: raw[name] for name in same} | {name: raw.get(name) for name in optional}
-    return make(**taken, **others, raw=raw)
+    given = {**raw, **dict.fromkeys(optional - raw.keys()), **others, "raw": raw}
+    return make(**{name: given[name] for name in kind.__annotations__})

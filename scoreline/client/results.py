@@ -39,11 +39,14 @@ class Provenance:
         entries = raw.get("provenance")
         if entries is None:
             return None
-        return [None if one is None else cls(**{name: one[name] for name in cls.__slots__}) for one in entries]
+        return [None if one is None else read_fields(cls, one) for one in entries]
 
 
-OPTIONAL_COLUMNS = ("logprobs", "logits", "label_mass", "relevance")
+OPTIONAL_COLUMNS = frozenset({"logprobs", "logits", "label_mass", "relevance"})
 """What an answer may have for each item beside its scores."""
+
+TOKEN_COLUMNS = frozenset({"token_logprobs", "tokens"})
+"""What an answer may have for each item beside its likelihood."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -133,7 +136,7 @@ class LikelihoodResult(tables.Short):
         return read_fields(
             cls,
             raw,
-            optional=("token_logprobs", "tokens"),
+            optional=TOKEN_COLUMNS,
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             provenance=Provenance.read_all(raw),
@@ -169,14 +172,7 @@ class ItemLikelihood(tables.Short):
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> ItemLikelihood:
         """Read a line of ``/v1/jobs/JOB_ID/scores``."""
-        return cls(
-            index=raw["index"],
-            logprob=raw["logprob"],
-            num_tokens=raw["num_tokens"],
-            is_greedy=raw["is_greedy"],
-            token_logprobs=raw.get("token_logprobs"),
-            tokens=raw.get("tokens"),
-        )
+        return read_fields(cls, raw, optional=TOKEN_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -205,19 +201,14 @@ class Ranking(tables.Short):
     @classmethod
     def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> Ranking:
         """Read an answer of ``/v1/rerank``."""
-        results = [
-            RankedDocument(
-                index=result["index"],
-                relevance_score=result["relevance_score"],
-                label_mass=result.get("label_mass"),
-                text=result["document"]["text"] if result.get("document") else None,
-            )
-            for result in raw["results"]
-        ]
+        texts = [(result.get("document") or {}).get("text") for result in raw["results"]]
         return read_fields(
             cls,
             raw,
-            results=results,
+            results=[
+                read_fields(RankedDocument, result, optional={"label_mass"}, text=text)
+                for result, text in zip(raw["results"], texts, strict=True)
+            ],
             prompt_tokens=raw["usage"]["prompt_tokens"],
             provenance=Provenance.read_all(raw),
             row_index=asked.index,
@@ -258,14 +249,7 @@ class ItemScores(tables.Short):
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> ItemScores:
         """Read a line of ``/v1/jobs/JOB_ID/scores``."""
-        return cls(
-            index=raw["index"],
-            scores=raw["scores"],
-            logprobs=raw.get("logprobs"),
-            logits=raw.get("logits"),
-            label_mass=raw.get("label_mass"),
-            relevance=raw.get("relevance"),
-        )
+        return read_fields(cls, raw, optional=OPTIONAL_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)

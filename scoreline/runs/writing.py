@@ -74,7 +74,7 @@ def open_sink(
         from scoreline.runs.parquet import ParquetSink
 
         return ParquetSink(Path(name), columns or [], new_columns, schema)
-    layout: _Layout = _JsonLines()
+    layout: _Layout = _Layout()
     if file_format is not Format.JSON_LINES:
         layout = _Delimited(file_format, columns or [], new_columns, escape_formulas=escape_formulas)
     return StandardOutput(layout) if name == STANDARD else TextSink(Path(name), layout)
@@ -82,7 +82,7 @@ def open_sink(
 
 def write_lines(path: Path, rows: Iterator[Row]) -> None:
     """Write a file of JSON lines, in the place of one that is there. After a kill, it can be done again."""
-    sink = TextSink(path, _JsonLines())
+    sink = TextSink(path, _Layout())
     sink.remove()
     sink.resume(0)
     while some := list(islice(rows, LINES_AT_ONCE)):
@@ -96,15 +96,9 @@ def open_document(name: str) -> Sink:
     return StandardOutput(_Document()) if name == STANDARD else TextSink(Path(name), _Document())
 
 
-class _Layout(Protocol):
-    def heading(self) -> bytes: ...
+class _Layout:
+    """How rows are written: a line each, as JSON, unless a layout says otherwise."""
 
-    def rows(self, rows: Sequence[Row]) -> bytes: ...
-
-    def ending(self) -> bytes: ...
-
-
-class _JsonLines:
     def heading(self) -> bytes:
         return b""
 
@@ -115,7 +109,7 @@ class _JsonLines:
         return b""
 
 
-class _Document:
+class _Document(_Layout):
     """One JSON document, a row a line. It can't be gone on with."""
 
     def __init__(self) -> None:
@@ -142,7 +136,7 @@ def _json_line(row: Row) -> bytes:
         return json.dumps(row, default=str).encode() + b"\n"
 
 
-class _Delimited:
+class _Delimited(_Layout):
     """CSV or TSV. An empty cell stands for a value that is not there."""
 
     def __init__(
@@ -157,9 +151,6 @@ class _Delimited:
 
     def rows(self, rows: Sequence[Row]) -> bytes:
         return self._encode([[_cell(row.get(name)) for name in self._columns] for row in rows])
-
-    def ending(self) -> bytes:
-        return b""
 
     def _encode(self, lines: list[list[str]]) -> bytes:
         text = _Collected()

@@ -254,29 +254,54 @@ def test_a_missing_model_directory_is_one_clear_line(start_up: StartUp) -> None:
     assert up.children() == {}
 
 
-@pytest.mark.parametrize("role", ["up", "api", "worker", "deliver", "migrate", "demo", "keys list"])
-def test_without_a_checkout_the_server_commands_say_so(tmp_path: Path, role: str) -> None:
-    shutil.copytree(ROOT / "scoreline", tmp_path / "scoreline")
+EACH_COMMAND = """
+import contextlib, io, json, sys
+from scoreline.command import main
+
+for command in json.loads(sys.argv[1]):
+    sys.argv = ["scoreline", *command.split()]
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    print(json.dumps([code, output.getvalue(), errors.getvalue()]))
+"""
+"""A program that runs commands one after the other, and prints how each has ended and what it has printed."""
+
+
+def ends_of(commands: list[str], folder: Path, before: str = "") -> list[tuple[int, str, str]]:
+    """Return the exit code, the output and the errors of commands. folder: where Python finds the package.
+
+    before: what Python does before it imports the package.
+    """
     run = subprocess.run(
-        [sys.executable, "-P", "-c", "from scoreline.command import main; main()", *role.split()],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
+        [sys.executable, "-P", "-c", before + EACH_COMMAND, json.dumps(commands)],
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        cwd=folder,
         capture_output=True,
+        check=True,
         text=True,
     )
-    assert (run.returncode, run.stdout) == (1, "")
-    (line,) = run.stderr.splitlines()
-    assert line.startswith("scoreline: the server is not installed here")
+    return [tuple(json.loads(line)) for line in run.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("role", ["up", "demo"])
-def test_without_its_packages_the_service_says_what_to_install_before_it_starts(role: str) -> None:
-    without = "import sys; sys.modules['jax'] = None; from scoreline.command import main; main()"
-    run = subprocess.run([sys.executable, "-P", "-c", without, role], cwd=ROOT, capture_output=True, text=True,
-                         env=os.environ | {"PYTHONPATH": str(ROOT)})  # fmt: skip
-    assert (run.returncode, run.stdout) == (1, "")
-    (line,) = run.stderr.splitlines()
-    assert line.startswith("scoreline: packages of the server are not installed here: jax. Install them first: pip")
+def test_without_a_checkout_the_server_commands_say_so(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scoreline", tmp_path / "scoreline")
+    commands = ["up", "api", "worker", "deliver", "migrate", "demo", "keys list"]
+    for command, (code, output, errors) in zip(commands, ends_of(commands, tmp_path), strict=True):
+        assert (code, output) == (1, ""), command
+        (line,) = errors.splitlines()
+        assert line.startswith("scoreline: the server is not installed here"), command
+
+
+def test_without_its_packages_the_service_says_what_to_install_before_it_starts() -> None:
+    commands = ["up", "demo"]
+    for code, output, errors in ends_of(commands, ROOT, "import sys; sys.modules['jax'] = None"):
+        assert (code, output) == (1, "")
+        (line,) = errors.splitlines()
+        assert line.startswith("scoreline: packages of the server are not installed here: jax. Install them first: pip")
 
 
 def test_a_process_that_watches_its_parent_ends_with_it() -> None:

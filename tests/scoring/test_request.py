@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.answers.error_responses import STATUS
-from api.requests.json_body import parse_json
+from api.requests.bodies.json_body import parse_json
 from checkpoints.card import ModelCard
 from scoring.error_codes import RequestError
 from scoring.layout import Head

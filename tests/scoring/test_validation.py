@@ -14,7 +14,7 @@ import pytest
 from tokenizers import normalizers
 
 from api.answers.error_responses import STATUS
-from api.requests.json_body import parse_json
+from api.requests.bodies.json_body import parse_json
 from checkpoints.card import ModelCard
 from scoring.error_codes import RequestError
 from scoring.limits import Limit, Limits

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from python_multipart.exceptions import MultipartParseError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from api.requests.idempotency import body_hasher
+from api.requests.headers.idempotency import body_hasher
 from jobs.files.tables import MAX_FILENAME
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote_name

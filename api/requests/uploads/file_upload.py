@@ -13,7 +13,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from api.callers.storage_quota import StorageQuota
-from api.requests.body import declared_length
+from api.requests.bodies.receiving import declared_length
 from api.requests.uploads.file_form import FORM_BYTES, FileForm, too_large
 from api.requests.uploads.upload_body import UploadBody
 from api.store import Store

@@ -1,7 +1,7 @@
 """Unpack and hash a body while it arrives, and split it into lines, in bounded memory whatever is sent.
 
-A small body may cause much work: a compressed one may be long (api/requests/decompression.py), and a line may consist
-of its end alone. So all of this is counted, and each step is bounded in all of it.
+A small body may cause much work: a compressed one may be long (api/requests/bodies/decompression.py), and a line may
+consist of its end alone. So all of this is counted, and each step is bounded in all of it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from api.requests.body import too_large
-from api.requests.decompression import PLAIN, Decompressor
-from api.requests.idempotency import body_hasher
+from api.requests.bodies.decompression import PLAIN, Decompressor
+from api.requests.bodies.receiving import too_large
+from api.requests.headers.idempotency import body_hasher
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 

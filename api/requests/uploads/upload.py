@@ -15,7 +15,7 @@ import structlog
 from starlette.requests import Request
 
 from api.callers.storage_quota import check_stored_bytes
-from api.requests.body import check_declared_length, content_encoding
+from api.requests.bodies.receiving import check_declared_length, content_encoding
 from api.requests.sender import Sender
 from api.requests.uploads.upload_body import UploadBody
 from api.requests.uploads.upload_reader import UploadReader

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from api.reading import ReadingContext
-from api.requests.json_body import check_containers, parse_json
+from api.requests.bodies.json_body import check_containers, parse_json
 from api.requests.sender import Sender
 from api.requests.submission import parse_object, read_upload
 from api.requests.uploads.lines import LineReader

@@ -25,13 +25,17 @@ class Answer:
     content: bytes
 
 
+def _unchanged(raw: Any) -> Any:
+    return raw
+
+
 @dataclass(frozen=True, slots=True)
 class Request(Generic[T]):
     """A request, and what its answer means."""
 
     method: str
     path: str
-    parse: Callable[[Any], T]  # from the JSON of a successful answer
+    parse: Callable[[Any], T] = _unchanged  # from the JSON of a successful answer
     params: Mapping[str, str | int] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Body | None = None
@@ -47,8 +51,18 @@ class Reading(Enum):
     CHUNKS = "chunks"  # as bytes
 
 
+class Command(Generic[T]):
+    """What is to be done on the network. A flow has it done by ``yield from``, which returns its outcome."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Flow[T]:
+        outcome: T = yield self
+        return outcome
+
+
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(Command[Answer]):
     """The command to send a request and return its :class:`Answer`. Raises Unreachable."""
 
     request: Request[Any]
@@ -56,19 +70,10 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(Command[None]):
     """The command to do nothing for a while."""
 
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """The command to send a request and return its answer as a :class:`Stream`. Raises Unreachable."""
-
-    request: Request[Any]
-    reading: Reading
-    seconds: float  # of silence after which the connection counts as lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +87,30 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class Open(Command[Stream]):
+    """The command to send a request and return its answer as a :class:`Stream`. Raises Unreachable."""
+
+    request: Request[Any]
+    reading: Reading
+    seconds: float  # of silence after which the connection counts as lost
+
+
+@dataclass(frozen=True, slots=True)
+class Next(Command[Any]):
     """The command to return what comes next in a stream; None at its end. Raises Unreachable."""
 
     stream: Stream
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAll:
+class ReadAll(Command[bytes]):
     """The command to return the rest of a stream as bytes. Raises Unreachable."""
 
     stream: Stream
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class Close(Command[None]):
     """The command to close a stream."""
 
     stream: Stream
@@ -109,44 +123,8 @@ class Give(Generic[T]):
     value: T
 
 
-Command = Exchange | Sleep | Open | Next | ReadAll | Close
-
-Flow = Generator[Command, Any, T]
+Flow = Generator[Command[Any], Any, T]
 """An operation that returns one value."""
 
-Iteration = Generator[Command | Give[T], Any, None]
+Iteration = Generator[Command[Any] | Give[T], Any, None]
 """An operation that gives any number of values."""
-
-
-def exchange(request: Request[Any], seconds: float) -> Flow[Answer]:
-    """Send a request and return its answer."""
-    answer: Answer = yield Exchange(request, seconds)
-    return answer
-
-
-def sleep(seconds: float) -> Flow[None]:
-    """Do nothing for a while."""
-    yield Sleep(seconds)
-
-
-def open_stream(request: Request[Any], reading: Reading, seconds: float) -> Flow[Stream]:
-    """Send a request and return its answer as a stream."""
-    stream: Stream = yield Open(request, reading, seconds)
-    return stream
-
-
-def next_of(stream: Stream) -> Flow[Any]:
-    """Return what comes next in a stream; None at its end."""
-    following: Any = yield Next(stream)
-    return following
-
-
-def read_all(stream: Stream) -> Flow[bytes]:
-    """Return the rest of a stream."""
-    content: bytes = yield ReadAll(stream)
-    return content
-
-
-def close(stream: Stream) -> Flow[None]:
-    """Close a stream."""
-    yield Close(stream)

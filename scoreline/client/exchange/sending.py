@@ -8,7 +8,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,15 +21,17 @@ from scoreline.client.errors import (
 from scoreline.client.exchange.bodies import ItemsError
 from scoreline.client.exchange.flow import (
     Answer,
+    Close,
+    Exchange,
     Flow,
+    Give,
+    Iteration,
+    Open,
+    ReadAll,
     Reading,
     Request,
+    Sleep,
     Stream,
-    close,
-    exchange,
-    open_stream,
-    read_all,
-    sleep,
 )
 
 T = TypeVar("T")
@@ -117,7 +119,7 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
     while True:
         left = seconds if is_streamed else min(seconds, max(0.1, total_deadline - time.monotonic()))
         try:
-            answer = yield from exchange(request, left)
+            answer = yield from Exchange(request, left)
             service.was_reached = True
             service.is_away = answer.status in AWAY_STATUSES
             return read_answer(service, request, answer)
@@ -141,7 +143,31 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
         pause = repetitions.pause_after(failure, window if until is None else min(window, until - failed_at))
         if pause is None:
             raise failure
-        yield from sleep(pause)
+        yield from Sleep(pause)
+
+
+def page_of(service: Service, path: str, params: Mapping[str, str | int | None], after: str | None) -> Flow[Any]:
+    """Return a page of a list. params: those that are None are left out. after: the id behind which it begins."""
+    given = {name: value for name, value in {**params, "after": after}.items() if value is not None}
+    request: Request[Any] = Request("GET", path, params=given)
+    return (yield from send(service, request, patient=True))
+
+
+def listed(
+    service: Service,
+    path: str,
+    read: Callable[[Mapping[str, Any]], T],
+    params: Mapping[str, str | int | None],
+    after: str | None,
+) -> Iteration[T]:
+    """Yield what a list has, page by page. read: makes an object of an entry. The others are those of a page."""
+    has_more = True
+    while has_more:
+        page = yield from page_of(service, path, params, after)
+        for raw in page["data"]:
+            yield Give(read(raw))
+            after = raw["id"]
+        has_more = page["has_more"]
 
 
 def opened(service: Service, request: Request[Any], reading: Reading, *, silence: float) -> Flow[Stream]:
@@ -152,18 +178,18 @@ def opened(service: Service, request: Request[Any], reading: Reading, *, silence
     repetitions = Repetitions(service.window(patient=True))
     while True:
         try:
-            stream = yield from open_stream(request, reading, silence)
+            stream = yield from Open(request, reading, silence)
             service.was_reached = True
             if 200 <= stream.status < 300:
                 return stream
-            content = yield from read_all(stream)
-            yield from close(stream)
+            content = yield from ReadAll(stream)
+            yield from Close(stream)
             raise refusal(service, Answer(stream.status, stream.headers, content))
         except ScorelineError as error:
             pause = repetitions.pause_after(error)
             if pause is None:
                 raise
-        yield from sleep(pause)
+        yield from Sleep(pause)
 
 
 def read_answer(service: Service, request: Request[T], answer: Answer) -> T:

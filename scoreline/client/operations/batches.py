@@ -14,8 +14,8 @@ from scoreline.client.batch_objects import Batch, Endpoint, File
 from scoreline.client.batch_results import BatchResult, number_of_line
 from scoreline.client.errors import BatchCancelled, BatchEnded, BatchExpired, BatchFailed, TimedOut
 from scoreline.client.exchange.bodies import SPOOL_BYTES, FormFile, JsonBody, encode_json
-from scoreline.client.exchange.flow import Flow, Give, Iteration, Request, sleep
-from scoreline.client.exchange.sending import Service, idempotency, send
+from scoreline.client.exchange.flow import Flow, Give, Iteration, Request, Sleep
+from scoreline.client.exchange.sending import Service, idempotency, listed, send
 from scoreline.client.job_objects import Delivery
 from scoreline.client.operations.files import FileOrId, Lines
 from scoreline.client.operations.jobs import deliveries_at, redelivered
@@ -133,14 +133,7 @@ def batches(service: Service, *, after: str | None = None, page_batches: int = P
 
     after: the id of a batch: begin behind it. page_batches: batches to read at a time.
     """
-    while True:
-        params: dict[str, str | int] = {"limit": page_batches} | ({} if after is None else {"after": after})
-        page = yield from send(service, Request("GET", "/v1/batches", _as_it_is, params=params), patient=True)
-        for raw in page["data"]:
-            yield Give(Batch.read(raw))
-            after = raw["id"]
-        if not page["has_more"]:
-            return
+    yield from listed(service, "/v1/batches", Batch.read, {"limit": page_batches}, after)
 
 
 def cancel_batch(service: Service, batch: BatchOrId) -> Flow[Batch]:
@@ -183,7 +176,7 @@ def wait_batch(
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise TimedOut("timeout", f"{batch_id} is still {found.status} after {timeout:g} s")
-            yield from sleep(pause if left is None else min(pause, left))
+            yield from Sleep(pause if left is None else min(pause, left))
             pause = min(2 * pause, POLL_SECONDS[1])
     if found.status != "completed":
         raise _ended_without_completion(found)
@@ -233,7 +226,3 @@ def batch_deliveries(service: Service, batch: BatchOrId) -> Flow[list[Delivery]]
 def redeliver_batch(service: Service, batch: BatchOrId, delivery_id: str) -> Flow[Delivery]:
     """Send a delivery of a batch again now, whatever its state."""
     return (yield from redelivered(service, batch_path(batch, "/deliveries"), delivery_id))
-
-
-def _as_it_is(raw: Any) -> Any:
-    return raw

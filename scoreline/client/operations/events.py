@@ -18,7 +18,7 @@ from scoreline.client.event_objects import (
     JobProgress,
     JobScores,
 )
-from scoreline.client.exchange.flow import Give, Iteration, Reading, Request, close, next_of, sleep
+from scoreline.client.exchange.flow import Close, Give, Iteration, Next, Reading, Request, Sleep
 from scoreline.client.exchange.sending import Repetitions, Service, opened
 from scoreline.client.job_objects import Job
 from scoreline.client.operations.batches import BatchOrId, batch_path
@@ -70,13 +70,13 @@ def _followed(
     repetitions: Repetitions | None = None  # since the last event
     while True:
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
-        request = Request("GET", path, lambda raw: raw, params=params, headers=headers)
+        request: Request[Any] = Request("GET", path, params=params, headers=headers)
         stream = yield from opened(service, request, Reading.EVENTS, silence=SILENCE_SECONDS)
         if stream.status == 204:  # The last event was seen before.
             return
         failure = Unreachable("unreachable", f"{service.url} ends the events of {path} without a last one")
         try:
-            while (sent := (yield from next_of(stream))) is not None:
+            while (sent := (yield from Next(stream))) is not None:
                 if not sent.data:  # The service says how long to wait before connecting again.
                     continue
                 repetitions, last_event_id = None, sent.id
@@ -87,12 +87,12 @@ def _followed(
                     return
         except Unreachable as error:
             failure = error
-        yield from close(stream)
+        yield from Close(stream)
         repetitions = repetitions or Repetitions(service.window(patient=True))
         pause = repetitions.pause_after(failure)
         if pause is None:
             raise failure
-        yield from sleep(pause)
+        yield from Sleep(pause)
 
 
 def _job_event(read: Callable[[Mapping[str, Any]], Job], name: str, event_id: str, data: Any) -> JobEvent | None:

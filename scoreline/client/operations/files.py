@@ -13,8 +13,8 @@ from urllib.parse import quote
 from scoreline.client.batch_objects import File
 from scoreline.client.errors import Unreachable
 from scoreline.client.exchange.bodies import FormFile
-from scoreline.client.exchange.flow import Flow, Give, Iteration, Reading, Request, Stream, next_of, sleep
-from scoreline.client.exchange.sending import Repetitions, Service, idempotency, opened, send
+from scoreline.client.exchange.flow import Flow, Give, Iteration, Next, Reading, Request, Sleep, Stream
+from scoreline.client.exchange.sending import Repetitions, Service, idempotency, listed, opened, send
 
 PAGE_FILES = 1_000
 """The files of a page of a list."""
@@ -76,18 +76,8 @@ def files(
     purpose: ``"batch"``: only those that were uploaded; ``"batch_output"``: only those that batches wrote. order:
     ``"asc"``: the oldest first. after: the id of a file: begin behind it. page_files: files to read at a time.
     """
-    params: dict[str, str | int] = {"limit": page_files, "order": order}
-    if purpose is not None:
-        params["purpose"] = purpose
-    while True:
-        if after is not None:
-            params["after"] = after
-        page = yield from send(service, Request("GET", "/v1/files", _as_it_is, params=params), patient=True)
-        for raw in page["data"]:
-            yield Give(File.read(raw))
-            after = raw["id"]
-        if not page["has_more"]:
-            return
+    params = {"limit": page_files, "order": order, "purpose": purpose}
+    yield from listed(service, "/v1/files", File.read, params, after)
 
 
 def get_file(service: Service, file: FileOrId) -> Flow[File]:
@@ -137,11 +127,11 @@ class Lines:
                 pause = self._repetitions.pause_after(error)
                 if pause is None:
                     raise
-            yield from sleep(pause)
+            yield from Sleep(pause)
 
     def _open(self) -> Flow[Stream]:
         """Open the file behind the lines that were returned."""
-        request = Request("GET", self._path, _as_it_is)
+        request: Request[Any] = Request("GET", self._path)
         stream = yield from opened(self._service, request, Reading.CHUNKS, silence=self._service.timeout)
         self._ready.clear()
         self._begun.clear()
@@ -153,7 +143,7 @@ class Lines:
     def _next_of(self, stream: Stream) -> Flow[bytes | None]:
         """Return the next line of a stream, or None at its end. The last line may have no end."""
         while not self._ready:
-            chunk: bytes | None = yield from next_of(stream)
+            chunk: bytes | None = yield from Next(stream)
             if chunk is None:
                 rest = b"".join(self._begun)
                 self._begun.clear()
@@ -164,7 +154,3 @@ class Lines:
                 self._ready.append(b"".join(self._begun))
                 self._begun = [piece]
         return self._ready.popleft()
-
-
-def _as_it_is(raw: Any) -> Any:
-    return raw

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from scoreline.client.doubts import Doubts
 from scoreline.client.errors import Conflict, JobCancelled, JobEnded, JobExpired, JobFailed
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request
-from scoreline.client.exchange.sending import Service, send
+from scoreline.client.exchange.sending import Service, listed, page_of, send
 from scoreline.client.job_objects import Delivery, Job, JobStatus
 from scoreline.client.results import OPTIONAL_COLUMNS, ItemScores, ScoreResult
 from scoreline.client.tables import NOTHING_ASKED
@@ -56,28 +56,8 @@ def jobs(
     status: only those in this state. batch: the jobs of this batch instead, in the order of its lines. calls: calls
     of :meth:`score` and the like instead. after: the id of a job: begin behind it. page_jobs: jobs to read at a time.
     """
-    has_more = True
-    while has_more:
-        page, has_more = yield from _page_of_jobs(service, status, batch, after, page_jobs, calls=calls)
-        for job in page:
-            yield Give(job)
-            after = job.id
-
-
-def _page_of_jobs(
-    service: Service,
-    status: JobStatus | None,
-    batch: str | None,
-    after: str | None,
-    page_jobs: int = PAGE_JOBS,
-    *,
-    calls: bool = False,
-) -> Flow[tuple[list[Job], bool]]:
-    """Return a page of a list, and whether there are more."""
-    wanted = {"limit": page_jobs, "status": status, "batch": batch, "after": after, "calls": "true" if calls else None}
-    params = {name: value for name, value in wanted.items() if value is not None}
-    page = yield from send(service, Request("GET", "/v1/jobs", _as_it_is, params=params), patient=True)
-    return list(map(Job.read, page["data"])), page["has_more"]
+    params = {"limit": page_jobs, "status": status, "batch": batch, "calls": "true" if calls else None}
+    yield from listed(service, "/v1/jobs", Job.read, params, after)
 
 
 def scores(service: Service, job: JobOrId, *, page_items: int = PAGE_ITEMS) -> Iteration[ItemScores]:
@@ -99,7 +79,7 @@ def page_of_items(
 ) -> Flow[tuple[list[Mapping[str, Any]], int | None]]:
     """Return the lines of a page of a job, and the offset of the next page; None if there is no next one."""
     params: dict[str, str | int] = {"offset": offset, "limit": page_items}
-    request = Request("GET", job_path(job, "/scores"), _as_it_is, params=params)
+    request: Request[Any] = Request("GET", job_path(job, "/scores"), params=params)
     page = yield from send(service, request, patient=True)
     # A service of an older version does not say where the next page begins, and its pages are never shorter than asked.
     following = page.get("next_offset", offset + page_items)
@@ -197,8 +177,9 @@ def cancel_all(service: Service, *, metadata: Mapping[str, str] | None = None) -
     for status in OPEN:  # A job goes through them in this order, so none is missed on its way.
         after, has_more = None, True
         while has_more:
-            page, has_more = yield from _page_of_jobs(service, status, None, after)
-            for job in page:
+            page = yield from page_of(service, "/v1/jobs", {"limit": PAGE_JOBS, "status": status}, after)
+            has_more = page["has_more"]
+            for job in map(Job.read, page["data"]):
                 after = job.id
                 if wanted <= job.metadata.items():
                     cancelled.append((yield from cancel(service, job)))
@@ -207,8 +188,7 @@ def cancel_all(service: Service, *, metadata: Mapping[str, str] | None = None) -
 
 def delete(service: Service, job: JobOrId) -> Flow[None]:
     """Delete a job with its inputs and scores. A job that runs is cancelled."""
-    request = Request("DELETE", job_path(job), _nothing, gone_is_done=True)
-    yield from send(service, request)
+    yield from send(service, Request("DELETE", job_path(job), lambda _: None, gone_is_done=True))
 
 
 def deliveries(service: Service, job: JobOrId) -> Flow[list[Delivery]]:
@@ -235,11 +215,3 @@ def redelivered(service: Service, path: str, delivery_id: str) -> Flow[Delivery]
 def _check_kind(of_likelihoods: bool) -> None:
     if of_likelihoods:
         raise ValueError("this is a job of likelihoods: likelihoods() and likelihood_result() read it")
-
-
-def _as_it_is(raw: Any) -> Any:
-    return raw
-
-
-def _nothing(_: object) -> None:
-    return None

@@ -14,8 +14,8 @@ from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.requests import decompression
-from api.requests.decompression import Decompressor
+from api.requests.bodies import decompression
+from api.requests.bodies.decompression import Decompressor
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 from tests.api.serving import RunningApi, running_api

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.requests.json_body import MAX_CONTAINERS, MAX_DEPTH, check_containers, parse_json
+from api.requests.bodies.json_body import MAX_CONTAINERS, MAX_DEPTH, check_containers, parse_json
 from scoring.error_codes import ErrorCode, RequestError
 
 JSON = st.recursive(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from api.requests.accept import MAX_ENTRIES, names, prefers
-from api.requests.body import media_type
-from api.requests.prefer import preferred_wait
+from api.requests.bodies.receiving import media_type
+from api.requests.headers.accept import MAX_ENTRIES, names, prefers
+from api.requests.headers.prefer import preferred_wait
 
 
 def request_with(name: str, value: str) -> Request:

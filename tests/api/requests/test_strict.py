@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.requests.prefer import prefers_strict
+from api.requests.headers.prefer import prefers_strict
 from tests.api.serving import RunningApi
 
 SCORE: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "label_token_ids": [70]}

@@ -21,8 +21,8 @@ import pytest
 from api.callers.authentication import Principal
 from api.reading import ReadingContext
 from api.requests import submission
+from api.requests.bodies.json_body import parse_json
 from api.requests.calls import read_call
-from api.requests.json_body import parse_json
 from api.requests.sender import Sender
 from api.requests.submission import read_job
 from api.text_process import body_reader

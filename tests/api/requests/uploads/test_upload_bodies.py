@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from api.requests.json_body import MAX_CONTAINERS
+from api.requests.bodies.json_body import MAX_CONTAINERS
 from api.requests.uploads import lines, upload_reader
 from api.requests.uploads.upload_reader import UploadReader
 from jobs.store.tables import chunks
@@ -254,7 +254,7 @@ def test_a_gzip_bomb_is_decompressed_only_up_to_the_limit(
 
     content = gzip.compress(FIRST + bomb)
     assert len(content) < 100_000
-    monkeypatch.setattr("api.requests.decompression.zlib.decompressobj", Counting)
+    monkeypatch.setattr("api.requests.bodies.decompression.zlib.decompressobj", Counting)
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, **LIMITS) as (api, _):
         assert error(send(api, content, GZIP))[:2] == (413, "request_too_large")
         assert nothing_is_left(api)

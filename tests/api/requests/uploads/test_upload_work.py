@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.types import Message
 
-from api.requests import decompression
-from api.requests.decompression import COMPRESSED_PIECE_BYTES
+from api.requests.bodies import decompression
+from api.requests.bodies.decompression import COMPRESSED_PIECE_BYTES
 from api.requests.uploads import lines
 from api.requests.uploads.lines import STEP_PIECES, LineReader
 from api.requests.uploads.upload_body import UploadBody
@@ -66,7 +66,7 @@ def decompressors(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
-    monkeypatch.setattr("api.requests.decompression.zlib.decompressobj", Counting)
+    monkeypatch.setattr("api.requests.bodies.decompression.zlib.decompressobj", Counting)
     return made
 
 

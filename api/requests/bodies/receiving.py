@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 
 from api.budget import Place, place_of
-from api.requests.decompression import PLAIN, Decompressor
+from api.requests.bodies.decompression import PLAIN, Decompressor
 from api.threads import Threads
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings

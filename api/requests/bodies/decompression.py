@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 if sys.version_info >= (3, 14):
@@ -35,7 +36,7 @@ _WINDOW_LOG = 23
 
 
 class _Member(Protocol):
-    """What unpacks one member, as zlib has it."""
+    """What unpacks one member, as Python's module for zstd has it."""
 
     @property
     def eof(self) -> bool: ...
@@ -44,11 +45,11 @@ class _Member(Protocol):
     def unused_data(self) -> bytes: ...
 
     @property
-    def waits(self) -> bool:
+    def needs_input(self) -> bool:
         """Whether it needs further bytes before it gives any."""
         ...
 
-    def unpack(self, data: bytes, most: int) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
 class _GzipMember:
@@ -64,34 +65,15 @@ class _GzipMember:
         return self._object.unused_data
 
     @property
-    def waits(self) -> bool:
+    def needs_input(self) -> bool:
         return not self._object.unconsumed_tail
 
-    def unpack(self, data: bytes, most: int) -> bytes:
-        return self._object.decompress(self._object.unconsumed_tail + data, most)
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._object.decompress(self._object.unconsumed_tail + data, max_length)
 
 
-class _ZstdFrame:
-    def __init__(self) -> None:
-        self._object = ZstdDecompressor(options={DecompressionParameter.window_log_max: _WINDOW_LOG})
-
-    @property
-    def eof(self) -> bool:
-        return self._object.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._object.unused_data
-
-    @property
-    def waits(self) -> bool:
-        return self._object.needs_input
-
-    def unpack(self, data: bytes, most: int) -> bytes:
-        return self._object.decompress(data, most)
-
-
-_MEMBERS: dict[str, type[_GzipMember | _ZstdFrame]] = {"gzip": _GzipMember, "x-gzip": _GzipMember, "zstd": _ZstdFrame}
+_new_frame = partial(ZstdDecompressor, options={DecompressionParameter.window_log_max: _WINDOW_LOG})
+_MEMBERS: dict[str, Callable[[], _Member]] = {"gzip": _GzipMember, "x-gzip": _GzipMember, "zstd": _new_frame}
 
 
 class Decompressor:
@@ -106,7 +88,7 @@ class Decompressor:
             raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the body plain, or packed with gzip or zstd")
         self._name = encoding.removeprefix("x-")
         self._new_member = _MEMBERS[encoding]
-        self._member: _Member = self._new_member()
+        self._member = self._new_member()
         self._members = 1
         self._limits = limits
         self._step_bytes = step_bytes
@@ -117,11 +99,11 @@ class Decompressor:
         self._packed_bytes += len(part)
         for start in range(0, len(part), COMPRESSED_PIECE_BYTES):
             rest = part[start : start + COMPRESSED_PIECE_BYTES]
-            while rest or not (self._member.eof or self._member.waits):
+            while rest or not (self._member.eof or self._member.needs_input):
                 if self._member.eof:
                     self._begin_member()
                 try:
-                    data = self._member.unpack(rest, self._step_bytes)
+                    data = self._member.decompress(rest, self._step_bytes)
                 except (zlib.error, ZstdError) as error:
                     raise invalid(f"the body is not valid {self._name}: {error}") from None
                 rest = self._member.unused_data if self._member.eof else b""

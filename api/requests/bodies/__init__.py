@@ -1,0 +1,1 @@
+"""Bodies as bytes: receiving them, unpacking them, and reading their JSON."""

@@ -1,0 +1,1 @@
+"""The headers that say how a request is to be answered."""
