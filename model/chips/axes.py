@@ -46,7 +46,7 @@ _OF_VALUE_HEADS = {"A_log", "dt_bias"}
 """Parameters of a recurrent layer that are numbers for each head."""
 POOL: Axes = ("layers", "key_heads", "blocks", "block_tokens", "head_dim")
 POOL_OF_STATES: tuple[Axes, Axes] = (
-    ("layers", "blocks", "channels"),
+    ("layers", "blocks", "channels", "lanes"),
     ("layers", "blocks", "value_heads", "key_dim", "value_dim"),
 )
 """Of what recurrent layers keep behind each block."""

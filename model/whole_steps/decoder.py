@@ -17,6 +17,7 @@ them has of the hidden states, which all of them have whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ MLP_ROWS = 6_144
 """Rows of which a layer's MLP is computed at a time, at most. What is between its products takes 18 kB a row at the
 shape of Qwen3-0.6B, and only packed sequences have more rows than a step.
 """
+LANES = 128
+"""Numbers that a row of a register of a TPU holds."""
 
 
 class Pool(NamedTuple):
@@ -110,8 +113,10 @@ class StackedDecoder(DecoderParts):
         if config.recurrence is None:
             return key_values
         inputs, states = self.state(sum(config.recurrent), shape.blocks)
-        # In one row, since a TPU would fill a row of so few inputs up.
-        return *key_values, float32(*inputs.shape[:2], inputs.shape[2] * inputs.shape[3]), states
+        # In whole registers of a TPU, which otherwise copies all of them to write some.
+        numbers, chips = inputs.shape[2] * inputs.shape[3], 1 if self.chips is None else self.chips.count
+        lanes = math.gcd(LANES, numbers // chips)
+        return *key_values, float32(*inputs.shape[:2], numbers // lanes, lanes), states
 
     def empty_pool(self) -> Pool:
         """Return a pool of zeros, each part on its chip."""

@@ -27,7 +27,7 @@ LONG_CHUNKS = "long_chunks"
 class States(NamedTuple):
     """What recurrent layers keep behind each block of the pool, float32."""
 
-    inputs: Array  # of the convolution, the last ones one after another, [layers, B, (inputs - 1) C]
+    inputs: Array  # of the convolution, the last ones one after another, [layers, B, (inputs - 1) C / n, n] for some n
     states: Array  # [layers, B, H, Dk, Dv]
 
     def behind(self, layer: Array, blocks: Array) -> States:
@@ -42,7 +42,7 @@ class States(NamedTuple):
     def written(self, inputs: Array, state: Array, layer: Array, block: Array) -> States:
         """Return the same with what a layer keeps behind a block, int32 []."""
         return States(
-            lax.dynamic_update_slice(self.inputs, inputs.reshape(1, 1, -1), (layer, block, 0)),
+            lax.dynamic_update_slice(self.inputs, inputs.reshape(1, 1, *self.inputs.shape[2:]), (layer, block, 0, 0)),
             lax.dynamic_update_slice(self.states, state[None, None], (layer, block, 0, 0, 0)),
         )
 
@@ -57,7 +57,7 @@ class Entering(NamedTuple):
 
     @classmethod
     def of(cls, layer: RecurrentLayer, hidden: Array, kept: Array, windows: Array) -> Entering:
-        """Return it of hidden states [T, width]; kept: the inputs of each tile's prefix, [tiles, (inputs - 1) C].
+        """Return it of hidden states [T, width]; kept: the inputs of each tile's prefix, [tiles, ...].
 
         windows: int32 [T, inputs], see :attr:`model.whole_steps.layout.ItemStep.windows`.
         """

@@ -27,7 +27,11 @@ from tools.tpu.cost import Frequencies
 from tools.tpu.programs import Call
 
 KERNEL = "scoreline_attention"
-_LONG_CHUNKS = tuple(f"{before}/body/{LONG_CHUNKS}/while" for before in ("while", "while/body/while"))
+_LONG_CHUNKS = tuple(
+    f"{chips}{before}/body/{LONG_CHUNKS}/while"
+    for chips in ("", "shard_map/")
+    for before in ("while", "while/body/while")
+)
 """The loops over chunks of long items: before the last layer with attention, and before the others."""
 
 

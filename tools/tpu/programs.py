@@ -18,6 +18,7 @@ from flax import nnx
 from checkpoints.card import ModelCard
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
+from model.chips.axes import DIVIDED
 from model.chips.loading import bytes_of_a_chip
 from model.chips.shares import Shares
 from model.engine import Engine
@@ -79,21 +80,20 @@ class WeightlessEngine:
         assert isinstance(forward, WholeStepForward), "a platform that is compiled for computes whole steps"
         self._forward = forward
         self.block_tokens = forward.block_tokens
-        pool, own = jax.tree.leaves(forward.pool), self.config
+        count = 1 if chips is None else chips.count
+        pool, axes = forward.pool.arrays, forward.executables.decoder.pool_axes
+        own = [
+            tuple(size // count if axis in DIVIDED else size for size, axis in zip(part.shape, of_part, strict=True))
+            for part, of_part in zip(pool, axes, strict=True)
+        ]
         embedding, head = decoder.model.embed_tokens.weight[...].shape, decoder.head_kernel().shape
-        divided = {computed.vocabulary: own.vocabulary}
+        divided = {computed.vocabulary: self.config.vocabulary}
         self.arrays = {
-            "pool": tuple(own.kv_heads if axis == 1 else size for axis, size in enumerate(pool[0].shape)),
-            **(
-                {}
-                if own.recurrence is None
-                else {"states": (*pool[-1].shape[:2], own.recurrence.value_heads, *pool[-1].shape[3:])}
-            ),
+            **dict(zip(("pool", "pool", "kept inputs", "states"), own, strict=False)),
             "embedding": tuple(divided.get(size, size) for size in embedding),
             "head": tuple(divided.get(size, size) for size in head),
         }
         """Shapes, as a chip has them."""
-        count = 1 if chips is None else chips.count
         weights = _bytes(nnx.state(decoder)) if chips is None else bytes_of_a_chip(decoder, chips)
         self.resident_bytes = weights + _bytes(pool) // count
         """Of a chip."""

@@ -152,6 +152,29 @@ def test_a_model_is_divided_among_four_chips() -> None:
     assert sum(part.times for part in sent) == 1 + 2 * config.layers, "the embedding, and twice in a layer"
 
 
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.timeout(600)
+def test_recurrent_layers_are_divided_among_four_chips() -> None:
+    target = target_named("v6e:2x2")
+    four = Compiler(target)
+    platform = Platform.of(four.devices[0], memory=int(target.usable_memory), chips=Chips.of(four.devices))
+    shape = NAMED_SHAPES["qwen3.5-4b"]
+    recurrence = shape.recurrence
+    assert recurrence is not None
+    kinds = recurrence._replace(layers=(True, True, False))
+    engine = WeightlessEngine(
+        replace(shape, layers=3, vocabulary=50_000, context=2_048, recurrence=kinds), EngineSettings(), platform
+    )
+    program = engine.program(PrefillKey())
+    prefill = four.compile(program.function, program.arguments, program.donated)
+    # The keys and values of one layer with attention fit into fast memory, which is a copy.
+    kept = {name: engine.arrays[name] for name in ("kept inputs", "states")}
+    assert prefill.copies(kept) == ()
+    assert prefill.argument_bytes == pytest.approx(engine.resident_bytes, rel=0.01)
+    sent = [part for part in parts(prefill.module, {"while": 2}) if sent_bytes(part.instruction) is not None]
+    assert sum(part.times for part in sent) == 1 + 2 * 3, "the embedding, and twice in a layer"
+
+
 def command(target: str, model: str, *workloads: str) -> subprocess.CompletedProcess[str]:
     """Compile a model by the command."""
     arguments = ["--target", target, "--model", model, "--workloads", *workloads]
