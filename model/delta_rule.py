@@ -54,6 +54,7 @@ class Chunk(NamedTuple):
         """Compute it from parts [..., L, ...], which have queries and keys for each head of values.
 
         sees: bool [..., L, L], the tokens up to itself that each token sees, where several sequences share a chunk.
+        Nothing goes on from such a chunk.
         """
         queries, keys, values, decay, rate = inputs
         earlier = jnp.tri(decay.shape[-1], dtype=jnp.bool_)
@@ -225,6 +226,7 @@ def _rows_of_inverse(lower: Array) -> list[Array]:
 
 
 def times(one: Array, other: Array) -> Array:
+    """Return a product of matrices, [..., A, C], of [..., A, B] and [..., B, C]."""
     return jnp.matmul(one, other, precision=lax.Precision.HIGHEST)
 
 

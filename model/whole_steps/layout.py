@@ -1,8 +1,7 @@
 """Lays out the extensions of a step as the arrays that its program takes.
 
-All arrays are int32, in the order in which programs take them; T, N, S and n are those of
-:class:`model.whole_steps.shape.StepShape`. Origins, windows and long chunks are for recurrent
-layers, and not taken without them.
+All arrays are int32; T, N, S and n are those of :class:`model.whole_steps.shape.StepShape`. Origins, windows and long
+chunks are for recurrent layers, and not taken without them.
 """
 
 from __future__ import annotations

@@ -39,13 +39,14 @@ class PrefillKey:
 def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     """Write the keys and values of prefixes into the pool.
 
-    (*weights, *pool, tokens [T], positions [T], *states, *tiles, places [tiles, 2], logit positions [n]) ->
-    hidden states of the logit positions, float32 [n, width], and the pool, whose buffers are donated. places: the
-    block that the keys and values of each tile go to, and where in the block they begin. states: with recurrent layers,
-    the block behind whose state each tile begins, [tiles], and windows, [T, inputs]:
-    see :class:`model.whole_steps.layout.PrefillStep`. All keys and values of a
-    layer are stored before any row of the step looks at them, so a step may hold several tiles of one prefix. A row
-    sees the first ``ends[t]`` tokens of its prefix, itself among them.
+    (*weights, *pool, tokens [T], positions [T], *states, *tiles, places [tiles, 2], logit positions [n]) -> hidden
+    states of the logit positions, float32 [n, width], and the pool, whose buffers are donated. places: the block that
+    the keys and values of each tile go to, and where in the block they begin. states: with recurrent layers, the block
+    behind whose state each tile begins, [tiles], and windows, [T, inputs]: see
+    :class:`model.whole_steps.layout.PrefillStep`.
+
+    All keys and values of a layer are stored before any row of the step looks at them, so a step may hold several tiles
+    of one prefix. A row sees the first ``ends[t]`` tokens of its prefix, itself among them.
     """
     weights, pool, (tokens, positions, *of_states, table, counts, ends, places, read) = decoder.split(arguments)
 
