@@ -58,7 +58,7 @@ class ItemStep:
             start[numbers] = tile * shape.tile_rows + rows - length[numbers]
             tiles = slice(tile, tile - (-int(rows[-1]) // shape.tile_rows))
             table[tiles, : len(together[0].table)] = together[0].table
-            origins[tiles] = _block_before(together[0], shape)
+            origins[tiles] = _block_before(together[0], shape) if shape.inputs else -1
             tile, first = tiles.stop, numbers.stop
         slotted = AttentionRows.of(items, start)
         slot_length = np.array([slot_rows(one) for one in slotted.lengths.tolist()])

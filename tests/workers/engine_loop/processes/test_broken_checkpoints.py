@@ -110,7 +110,7 @@ BROKEN: dict[str, tuple[Break, str]] = {
     "truncated weights": (truncated, "can't be read"),
     "a shard is missing": (lacking_a_shard, "model-00001-of-00002.safetensors"),
     "no safetensors": (only_pickled, "holds neither model.safetensors nor model.safetensors.index.json"),
-    "another architecture": (with_fields(model_type="qwen3_moe"), "model_type 'qwen3_moe' is not implemented"),
+    "another architecture": (with_fields(model_type="mamba2"), "model_type 'mamba2' is not implemented"),
     "another head": (with_fields(architectures=["Qwen3ForSequenceClassification"]), "missing: score.weight"),
     "layers of another kind": (
         with_fields(layer_types=["full_attention", "chunked_attention"]),
