@@ -76,6 +76,9 @@ def test_each_device_has_its_part_of_every_weight(
         if axis is not None and "key_heads" in parameter_axes(path):
             heads = [np.arange(head * config.head_dim, (head + 1) * config.head_dim) for head in shares.key_heads]
             expected = np.take(expected, np.concatenate(heads), axis=axis)
+        if axis is not None and "channels" in parameter_axes(path):
+            own = [np.arange(begin, end) for ranges in shares.channels for begin, end in ranges]
+            expected = np.take(expected, np.concatenate(own), axis=axis)
         assert array.shape == expected.shape
         for chip, shard in enumerate(sorted(array.addressable_shards, key=lambda shard: shard.device.id)):
             part = expected if axis is None else np.array_split(expected, chips, axis=axis)[chip]
