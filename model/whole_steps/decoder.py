@@ -28,6 +28,7 @@ from jax import Array, lax
 
 from model.architecture.decoder import Decoder, Layer, RecurrentLayer, of_kind, rotary_embeddings
 from model.attention.contract import AttentionOutput, WholeStepAttention
+from model.attention.tpu.attention import LANES
 from model.checks.numpy_decoder import on_host
 from model.chips.axes import POOL, POOL_OF_STATES, Axes
 from model.chips.mesh import Chips
@@ -42,8 +43,6 @@ MLP_ROWS = 6_144
 """Rows of which a layer's MLP is computed at a time, at most. What is between its products takes 18 kB a row at the
 shape of Qwen3-0.6B, and only packed sequences have more rows than a step.
 """
-LANES = 128
-"""Numbers that a row of a register of a TPU holds."""
 
 
 class Pool(NamedTuple):

@@ -132,12 +132,20 @@ def test_the_schedule_of_a_kernel_is_estimated_by_its_grid_and_regions(compiler:
     assert 7 < estimate(many, 0.25) / estimate(few, 0.25) < 10
 
 
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.timeout(600)
-def test_a_model_is_divided_among_four_chips() -> None:
+FourChips = tuple[Compiler, Platform]
+
+
+@pytest.fixture(scope="module")
+def four_chips(compiler: Compiler) -> FourChips:
+    """A compiler for four chips of a v6e that compute one model, and their platform."""
     target = target_named("v6e:2x2")
     four = Compiler(target)
-    platform = Platform.of(four.devices[0], memory=int(target.usable_memory), chips=Chips.of(four.devices))
+    return four, Platform.of(four.devices[0], memory=int(target.usable_memory), chips=Chips.of(four.devices))
+
+
+@pytest.mark.timeout(600)
+def test_a_model_is_divided_among_four_chips(four_chips: FourChips) -> None:
+    four, platform = four_chips
     config = replace(NAMED_SHAPES["qwen3-0.6b"], layers=3, vocabulary=50_000, context=2_048)
     engine = WeightlessEngine(config, EngineSettings(), platform)
     program = engine.program(PrefillKey())
@@ -152,12 +160,9 @@ def test_a_model_is_divided_among_four_chips() -> None:
     assert sum(part.times for part in sent) == 1 + 2 * config.layers, "the embedding, and twice in a layer"
 
 
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.timeout(600)
-def test_recurrent_layers_are_divided_among_four_chips() -> None:
-    target = target_named("v6e:2x2")
-    four = Compiler(target)
-    platform = Platform.of(four.devices[0], memory=int(target.usable_memory), chips=Chips.of(four.devices))
+def test_recurrent_layers_are_divided_among_four_chips(four_chips: FourChips) -> None:
+    four, platform = four_chips
     shape = NAMED_SHAPES["qwen3.5-4b"]
     recurrence = shape.recurrence
     assert recurrence is not None
