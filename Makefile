@@ -128,7 +128,7 @@ $(HARNESS)/.installed: requirements-harness.txt requirements-parity.txt
 browser: install docs $(BROWSER)/.installed
 	@command -v "$${CHROMIUM:-chromium}" >/dev/null || { echo "Installing Chromium."; apt-get install --yes --quiet chromium >/dev/null; } \
 	  || { echo "There is no Chromium: install it, or name the program in CHROMIUM."; exit 1; }
-	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m browser tests/api/page/browser tests/documentation
+	PYTHONPATH=$(BROWSER) $(BIN)/python -m pytest -m browser tests/api/page/browser tests/documentation tests/scoreline/judging
 
 # The pictures of docs/page.md.
 page-pictures: install $(BROWSER)/.installed

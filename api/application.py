@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 from anyio.to_thread import run_sync
@@ -41,7 +42,7 @@ from api.routes import (
     tokenize,
 )
 from api.routes import webhooks as webhook_routes
-from api.routes.deployment import documentation, health, metrics, models, overview, page, start
+from api.routes.deployment import documentation, health, metrics, models, overview, page, receipts, start
 from api.service import Service
 from api.siblings import Siblings
 from api.store import Store
@@ -62,6 +63,7 @@ from scoring.templates.template import Template
 from scoring.templates.wording import TemplateError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
+from settings.errors.mistakes import SettingError, variable_of
 from settings.keys import KeySettings
 from settings.limits import LimitSettings
 from settings.scoring import ScoringSettings
@@ -84,6 +86,7 @@ ROUTERS = [
         batch_events,
         webhook_routes,
         models,
+        receipts,
         overview,
         tokenize,
         health,
@@ -93,6 +96,9 @@ ROUTERS = [
         documentation,
     )
 ]
+
+if TYPE_CHECKING:
+    from judgement.receipts import ReceiptKeys
 
 log = structlog.stdlib.get_logger("api")
 
@@ -138,7 +144,9 @@ def create_app(
         templates=templates,
         decisions=DecisionCheckpoint.read(checkpoint.directory, served.tokenizer),
         webhook_rules=AddressRules.from_settings(webhooks),
+        signs_receipts=keys.receipt_keys is not None,
     )
+    receipt_keys = _receipt_keys(keys)
     database = Database.open(store)
     keyless = is_keyless(api.host, bell.bell_socket)
     if keys.bootstrap_key is None and not keyless:
@@ -176,6 +184,7 @@ def create_app(
             probes=Probes.make(in_threads, acceptance, card, process_metrics, siblings),
             budget=budget,
             tracer=tracer,
+            receipt_keys=receipt_keys,
             secret_overlap_seconds=webhooks.webhook_secret_overlap_seconds,
         )
         process_metrics.read_awaited_jobs_from(lambda: len(service.waiters.job_ids))
@@ -235,6 +244,17 @@ def with_routes(lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
     app.webhooks.include_router(webhook_routes.outgoing)
     install_openapi(app)
     return app
+
+
+def _receipt_keys(keys: KeySettings) -> ReceiptKeys | None:
+    if keys.receipt_keys is None:
+        return None
+    from judgement.receipts import ReceiptError, ReceiptKeys
+
+    try:
+        return ReceiptKeys.read(keys.receipt_keys.get_secret_value())
+    except ReceiptError as error:
+        raise SettingError(f"{variable_of('receipt_keys')} can't be used: {error}") from None
 
 
 def _check_template(template: Template, served: ServedCheckpoint, *, wanted: bool) -> None:

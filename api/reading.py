@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from checkpoints.adapter_folder import SEPARATOR, AdapterFolder
 from checkpoints.card import ModelCard
+from judgement.folder import ArtefactFolder
 from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote
@@ -42,17 +44,25 @@ class ReadingContext:
     templates: KnownTemplates
     decisions: DecisionCheckpoint  # how the served model is asked for decisions
     webhook_rules: AddressRules  # where webhooks may be sent
+    signs_receipts: bool = False  # whether there is a key to sign them with
     stop_if_unwanted: Callable[[], None] = always_wanted  # called between short steps: what it raises ends the work
     most_pairs: int | None = None  # of an item and a token of a label behind it; None: as many as a request may have
 
-    def check_model(self, name: object) -> None:
-        """Raise RequestError unless ``name`` is the served model. None and :data:`DEFAULT_MODEL` stand for it, too."""
+    def adapter_of(self, name: object) -> str | None:
+        """Return the adapter of a served model by the model's name; None for the model alone. Raises RequestError.
+
+        None and :data:`DEFAULT_MODEL` stand for the model alone, too, and the name of an adapter for model and adapter.
+        """
         if name is None:
-            return
+            return None
         if not isinstance(name, str):
             raise invalid("model must be a string", "model")
-        if not self.serves(name):
+        if name in (self.card.name, DEFAULT_MODEL):
+            return None
+        adapter = name.removeprefix(f"{self.card.name}{SEPARATOR}")
+        if self.adapters is None or self.adapters.version(adapter) is None:
             raise model_not_found(name)
+        return adapter
 
     def check_pairs(self, request: ScoreRequest) -> None:
         """Raise ManyPairsError for a request of few bytes that stands for more work than is to be done here."""
@@ -63,14 +73,21 @@ class ReadingContext:
         """Return what reads each of so many requests that come together: each may have its share of the pairs."""
         return self if self.most_pairs is None else replace(self, most_pairs=self.most_pairs // requests)
 
-    def serves(self, name: str) -> bool:
-        """Return whether this is a name of the served model."""
-        return name in self.names
+    @property
+    def adapters(self) -> AdapterFolder | None:
+        """The adapters that requests may name."""
+        folder = self.scoring.adapter_folder
+        return None if folder is None else AdapterFolder(folder)
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the served model."""
-        return self.card.name, DEFAULT_MODEL
+    def artefacts(self) -> ArtefactFolder | None:
+        """The calibrations and thresholds that requests may name."""
+        folder = self.scoring.calibrations
+        return None if folder is None else ArtefactFolder(folder)
+
+    def adapter_names(self) -> list[str]:
+        """Return the adapters that are there now."""
+        return self.adapters.names() if self.adapters else []
 
 
 def model_not_found(name: str) -> RequestError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
@@ -20,6 +20,9 @@ from api.text_process.body_reader import BodyReader
 from api.threads import Threads
 from api.waiting.waiters import Waiters
 from telemetry.tracing import Tracer
+
+if TYPE_CHECKING:
+    from judgement.receipts import ReceiptKeys
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -39,6 +42,7 @@ class Service:
     probes: Probes
     budget: Budget  # what all open requests hold together
     tracer: Tracer | None  # None: there are no traces
+    receipt_keys: ReceiptKeys | None  # None: no receipt is signed
     secret_overlap_seconds: float  # how long the former webhook secret still signs after a rotation
 
 

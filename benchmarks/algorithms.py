@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from unittest.mock import patch
 
@@ -48,15 +49,18 @@ PLANNED = {"auto": EngineOptions("auto"), "auto_any_company": EngineOptions("aut
 """The planner's choice, with batch invariance and without."""
 
 
-def random_engine(shape: str, settings: EngineSettings, wanted: AlgorithmSetting = "auto") -> Engine:
+def random_engine(
+    shape: str, settings: EngineSettings, wanted: AlgorithmSetting = "auto", adapters: Path | None = None
+) -> Engine:
     """Return an engine with random weights in the dtype served here, since time does not depend on the numbers.
 
-    Its log goes to standard error.
+    Its log goes to standard error. adapters: the folder of those that work may name.
     """
     import jax
     import structlog
     from flax import nnx
 
+    from checkpoints.adapter_folder import AdapterFolder
     from checkpoints.card import ModelCard
     from model.architecture.decoder import Decoder
     from model.cpu_threads import choose_cpu_threads
@@ -71,7 +75,8 @@ def random_engine(shape: str, settings: EngineSettings, wanted: AlgorithmSetting
     print(f"  in {dtype}", file=sys.stderr)
     decoder = Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows)
     card = ModelCard("benchmark", config.context, config.vocabulary, "")
-    return Engine(decoder, settings, card, "", platform, wanted)
+    folder = None if adapters is None else AdapterFolder(adapters)
+    return Engine(decoder, settings, card, "", platform, wanted, adapters=folder)
 
 
 @contextmanager

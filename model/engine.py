@@ -11,15 +11,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import structlog
 
+from checkpoints.adapter_folder import AdapterFolder
 from checkpoints.card import ModelCard
 from checkpoints.files import read_config, read_decision_head
+from model.adapters import Adapters
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
@@ -27,6 +31,7 @@ from model.architecture.decoder import Decoder
 from model.architecture.stored.reading import encoding_of
 from model.attention.contract import Attention
 from model.buckets import Buckets, packed_logit_rows
+from model.checks.known_answer import ModelChecks
 from model.chips.loading import DividedParameter, bytes_of_a_chip
 from model.chips.shares import Shares
 from model.extending import Extender, GroupRows, StepOutput
@@ -42,7 +47,7 @@ from model.prefixes.pool import PoolShape
 from model.rows import Row, item_rows, whole
 from model.score_buffer import Floats, ScoreBuffer, TargetBuffer, buffer_of
 from model.work.planned import PlannedGroup, WorkPlanner
-from scoring.layout import Continuations, GroupWork, ScoredChunk, TokenIds
+from scoring.layout import AdapterError, Continuations, GroupWork, ScoredChunk, TokenIds
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
 from scoring.planning.cut import Cut
@@ -71,6 +76,7 @@ class Engine:
         platform: Platform,
         algorithm: AlgorithmSetting = "auto",
         attention: Attention | None = None,
+        adapters: AdapterFolder | None = None,
     ) -> None:
         step_tokens = platform.step_tokens(settings.step_tokens)
         buckets = Buckets.of(
@@ -96,6 +102,11 @@ class Engine:
             platform.pool_head_dim(dtype, decoder.config.head_dim, has_windows=decoder.config.window is not None),
         )
         self._forward, self._known_answers = make_forward(decoder, platform, buckets, pool, attention)
+        self._adapters: Adapters | None = None
+        if adapters is not None:
+            decoders = self._forward.decoders
+            base = decoders.base.decoder.shared(decoder)
+            self._adapters = Adapters(adapters, base, weights_fingerprint, decoders, self.check_model)
         self.card = card
         self.weights_fingerprint = weights_fingerprint
         self.dtype: str = dtype.name
@@ -134,8 +145,11 @@ class Engine:
         on_progress: Callable[[int, int], None] = lambda done, total: None,
         algorithm: AlgorithmSetting = "auto",
         adapter: Path | None = None,
+        adapters: AdapterFolder | None = None,
     ) -> Engine:
         """Load the checkpoint in ``directory``, with a LoRA adapter merged into it if there is one.
+
+        adapters: those that groups may name, which are not merged.
 
         ``on_progress(done, total)`` is called with the bytes that are read. Raises
         :class:`checkpoints.files.CheckpointError`:
@@ -150,6 +164,11 @@ class Engine:
         dtype, chips = platform.serving_dtype(settings.dtype), platform.chips
         if config.recurrence is not None:
             _refuse_what_recurrent_layers_can_not(algorithm)
+        if chips is not None and adapters is not None:
+            raise UnsupportedModelError(
+                "SCORELINE_ADAPTER_FOLDER is not implemented for a worker of several devices: SCORELINE_ADAPTERS "
+                "merges one adapter"
+            )
         computed: DecoderConfig = config
         destination: weights.MakesDestination = weights.InHostMemory
         if chips is not None:
@@ -166,7 +185,7 @@ class Engine:
             adapter=adapter,
             destination=destination,
         )
-        return cls(decoder, settings, card, fingerprint, platform, algorithm)
+        return cls(decoder, settings, card, fingerprint, platform, algorithm, adapters=adapters)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the core set of programs, and check that they compute the model. To be called before any scoring.
@@ -177,6 +196,8 @@ class Engine:
         """
         self._compile(self._forward.core(), COMPILING_THREADS, on_progress)
         self.check_model()
+        if self._adapters is not None:
+            self._adapters.load_all()
 
     def warm_up_rest(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the rest of the declared programs, one at a time. Scoring may go on meanwhile."""
@@ -201,22 +222,28 @@ class Engine:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def check_model(self) -> None:
+    def check_model(self, checks: ModelChecks[Any] | None = None, adapter: str | None = None) -> None:
         """Score known prompts with and without a prefix in the pool, and compare both with NumPy.
 
-        Raises :class:`model.checks.known_answer.KnownAnswerError`.
+        adapter: the key of one to score them with, and checks: those of its programs. Raises
+        :class:`model.checks.known_answer.KnownAnswerError`.
         """
-        known = self._known_answers.prompts(self.card.context_length)
+        checks = checks or self._known_answers
+        known = checks.prompts(self.card.context_length)
+        companies = [
+            [replace(group, owner=adapter or group.owner, adapter=adapter) for group in groups]
+            for groups in known.companies
+        ]
         found = {
-            "serial": [self._states(self._extender.serial, groups, whole) for groups in known.companies],
+            "serial": [self._states(self._extender.serial, groups, whole) for groups in companies],
             "prefill_extend": [
-                self._states(self._extender.prefill_extend, groups, lambda row, _: row) for groups in known.companies
+                self._states(self._extender.prefill_extend, groups, lambda row, _: row) for groups in companies
             ],
         }
-        read = [states for groups in known.companies for states in self._states_everywhere(groups)]
+        read = [states for groups in companies for states in self._states_everywhere(groups)]
         same_bits = self.planner.policy.batch_invariant
         together = {name: np.concatenate(list(chain(*states))) for name, states in found.items()}
-        self._known_answers.check_model(known, together, read, same_bits=same_bits)
+        checks.check_model(known, together, read, same_bits=same_bits)
 
     def _states_everywhere(self, groups: Sequence[GroupWork]) -> list[Floats]:
         """Return the final states of all own tokens of each of these rows, or of the last one of a long row."""
@@ -258,8 +285,24 @@ class Engine:
         an error to end the work, and it may call :meth:`score` for other work, which changes no bit of any score.
         ``on_phase`` is called with each part of the work: see :data:`model.phases.OnPhase`.
         Raises :class:`EngineError` for a sequence that is empty or longer than the context, and for a score that is NaN
-        or +inf.
+        or +inf; :class:`scoring.layout.AdapterError` for an adapter that can't be served.
         """
+        named = dict.fromkeys(group.adapter for group in groups if group.adapter is not None)
+        if not named:
+            yield from self._score(groups, on_step, on_phase)
+            return
+        if self._adapters is None:
+            raise AdapterError("this worker serves no adapters: set SCORELINE_ADAPTER_FOLDER")
+        with self._adapters.used(named) as found:
+            used = {chunk.id: found[name].used for group in groups if (name := group.adapter) for chunk in group.chunks}
+            keyed = [group if group.adapter is None else found[group.adapter].keyed(group) for group in groups]
+            for scored in self._score(keyed, on_step, on_phase):
+                yield replace(scored, adapter=used.get(scored.id))
+
+    def _score(
+        self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: OnPhase | None
+    ) -> Iterator[ScoredChunk]:
+        """Do the same for groups whose adapters are named by their keys."""
         calibration = self._calibration
         buffers = [(group, list(map(buffer_of, group.chunks))) for group in groups]
         yield from (buffer.scored() for _, of_group in buffers for buffer in of_group if not buffer.missing)
@@ -340,21 +383,28 @@ class Engine:
 
     def _steps(self, plans: Sequence[PlannedGroup], on_phase: OnPhase | None) -> Iterator[StepOutput]:
         """Compute all final states, a step at a time."""
-        work: dict[Algorithm, list[GroupRows]] = defaultdict(list)
+        by_adapter: dict[str | None, dict[Algorithm, list[GroupRows]]] = defaultdict(lambda: defaultdict(list))
         for part in (part for planned in plans for part in planned.parts):
-            work[part.choice.algorithm].append(part.work)
+            by_adapter[part.work.group.adapter][part.choice.algorithm].append(part.work)
+        for adapter, work in by_adapter.items():
+            yield from self._steps_with(adapter, work, on_phase)
+
+    def _steps_with(
+        self, adapter: str | None, work: dict[Algorithm, list[GroupRows]], on_phase: OnPhase | None
+    ) -> Iterator[StepOutput]:
+        """Compute all that has the same adapter, or none. No step has several."""
         yield from watched(self._extender.serial(work[Algorithm.SERIAL]), lambda _: "serial", on_phase)
         yield from watched(self._extender.prefill_extend(work[Algorithm.PREFILL_EXTEND]), _prefill_or_extend, on_phase)
         for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
-            packed = self._packed(work[algorithm], dense=algorithm is Algorithm.PACKED_DENSE)
+            packed = self._packed(work[algorithm], adapter, dense=algorithm is Algorithm.PACKED_DENSE)
             yield from watched(packed, lambda _: "packed", on_phase)
 
-    def _packed(self, work: Sequence[GroupRows], *, dense: bool) -> Iterator[StepOutput]:
+    def _packed(self, work: Sequence[GroupRows], adapter: str | None, *, dense: bool) -> Iterator[StepOutput]:
         """Compute several groups in packed sequences."""
         longest = self.planner.policy.max_packed_tokens
         groups = ((part.group.prefix, part.rows) for part in work)
         for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
-            computed = self._forward.packed(packed, dense=dense)
+            computed = self._forward.packed(packed, dense=dense, adapter=adapter)
             yield list(zip(packed.rows, np.asarray(computed.states), strict=False)), computed.tokens
 
 

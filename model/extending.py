@@ -75,9 +75,11 @@ class Extender:
         self._lookahead = lookahead
 
     def serial(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
-        """Compute whole sequences, without a prefix."""
-        yield from self._extend([_extension(row, row.tokens, 0) for part in work for row in part.rows], {})
-        yield from self._branches([(branch, None) for part in work for branch in part.branches])
+        """Compute whole sequences, without a prefix. All groups have the same adapter, here and below."""
+        adapter = _adapter_of(work)
+        rows = [row for part in work for row in part.rows]
+        yield from self._extend([_extension(row, row.tokens, 0, adapter=adapter) for row in rows], {})
+        yield from self._branches([(branch, None) for part in work for branch in part.branches], adapter)
 
     def prefill_extend(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         """Prefill the prefixes that are not cached, and compute the items behind them."""
@@ -128,7 +130,9 @@ class Extender:
 
     def _prefill_extend(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         with ExitStack() as stack:
-            queries = [stack.enter_context(self._cache.query(part.group.owner, part.group.prefix)) for part in work]
+            adapter = _adapter_of(work)
+            opened = (self._cache.query(part.group.owner, part.group.prefix, adapter) for part in work)
+            queries = list(map(stack.enter_context, opened))
             for computed in self._cache.obtain(queries):
                 yield [], computed
             extensions = list[Extension]()
@@ -140,10 +144,13 @@ class Extender:
                 extensions += [_behind(row, query) for row in rows]
             yield from self._extend(extensions, {id(query.table): query for query in queries})
             branches = [(branch, query) for query, part in zip(queries, work, strict=True) for branch in part.branches]
-            yield from self._branches(branches, queries)
+            yield from self._branches(branches, adapter, queries)
 
     def _branches(
-        self, branches: Sequence[tuple[Branch, Prefix | None]], queries: Sequence[Prefix] = ()
+        self,
+        branches: Sequence[tuple[Branch, Prefix | None]],
+        adapter: str | None,
+        queries: Sequence[Prefix] = (),
     ) -> Iterator[StepOutput]:
         """Compute branches, each on the blocks of its query if it has one, and the labels behind them.
 
@@ -158,7 +165,8 @@ class Extender:
                 for branch, query in together:
                     if query is not None and (computed := sum(self._again(query, branch))):
                         yield [], computed
-                    prefixes.append(stack.enter_context(self._cache.sequence(branch.tokens, query, branch.begin)))
+                    sequence = self._cache.sequence(branch.tokens, query, branch.begin, adapter=adapter)
+                    prefixes.append(stack.enter_context(sequence))
                 for computed in self._cache.obtain(prefixes):
                     yield [], computed
                 extensions = list[Extension]()
@@ -206,7 +214,7 @@ class Extender:
         tokens, common = extension.tokens, extension.start
         if base is not None:
             tokens = np.concatenate([base.tokens[:common], tokens])
-        with self._cache.sequence(tokens, base, common, row.read) as sequence:
+        with self._cache.sequence(tokens, base, common, row.read, extension.adapter) as sequence:
             for computed in sequence.obtain():
                 yield _pieces(row, sequence.take()), computed
             assert sequence.hidden is not None
@@ -255,12 +263,19 @@ def _pieces(row: Row, states: Iterable[tuple[int, Floats]]) -> list[FinalStates]
 def _behind(row: Row, prefix: Prefix) -> Extension:
     """Return the row itself, or for a row without tokens the last token that it sees."""
     if len(row.tokens):
-        return _extension(row, row.tokens, row.begin, prefix.table)
-    return Extension(prefix.tokens[row.begin - 1 : row.begin], row.begin - 1, row, prefix.table)
+        return _extension(row, row.tokens, row.begin, prefix.table, prefix.adapter)
+    last = prefix.tokens[row.begin - 1 : row.begin]
+    return Extension(last, row.begin - 1, row, prefix.table, adapter=prefix.adapter)
 
 
-def _extension(row: Row, tokens: TokenIds, start: int, table: TokenIds = NO_BLOCKS) -> Extension:
-    return Extension(tokens, start, row, table, read=row.read, tails=row.tails)
+def _extension(
+    row: Row, tokens: TokenIds, start: int, table: TokenIds = NO_BLOCKS, adapter: str | None = None
+) -> Extension:
+    return Extension(tokens, start, row, table, read=row.read, tails=row.tails, adapter=adapter)
+
+
+def _adapter_of(work: Sequence[GroupRows]) -> str | None:
+    return work[0].group.adapter if work else None
 
 
 def _ends_with(row: Row, prefix: Prefix) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from jax import Array
 
+from model.adapted_decoders import AdaptedDecoders
 from model.packed_sequence import PackedSequence
 from model.rows import Row
 from model.score_buffer import Floats
@@ -44,6 +45,8 @@ class Extension:
     tails: tuple[int, ...] = ()
     """The lengths of its tails. They are its last tokens, one tail after another. Each tail continues what is before
     the first one, and does not see the others. Only an extension that is read at several tokens has tails."""
+    adapter: str | None = None
+    """The key of the adapter with which it is computed, as all extensions of a step are; None: without one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,6 +127,10 @@ class Forward(Protocol):
     """
 
     @property
+    def decoders(self) -> AdaptedDecoders[Any]:
+        """The decoder, and those of adapters, which extensions name by their keys."""
+
+    @property
     def shapes(self) -> Shapes:
         """The sizes to which steps, packed sequences and heads are padded."""
 
@@ -176,8 +183,8 @@ class Forward(Protocol):
         One that is stored and read at several tokens is alone.
         """
 
-    def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
-        """Compute a packed sequence at its logit positions; dense: with an explicit mask."""
+    def packed(self, sequence: PackedSequence, *, dense: bool, adapter: str | None = None) -> Computed:
+        """Compute a packed sequence at its logit positions; dense: with an explicit mask; adapter: its key."""
 
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:
         """Return label logits and log-probabilities, float32 [at least n, at least labels], of final states [n, width].

@@ -14,6 +14,10 @@ def accumulation_precision(dtype: jnp.dtype) -> lax.Precision:
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
 
 
+FEWEST_COLUMNS = 16
+"""Columns of a product below which XLA, on some CPUs, computes 64 rows in another way than 256 (jaxlib 0.10, AVX2)."""
+
+
 def project(rows: Array, kernel: Array, *, transposed: bool = False) -> Array:
     """Return ``rows @ kernel``, float32 [..., out], summed in float32.
 
@@ -21,10 +25,13 @@ def project(rows: Array, kernel: Array, *, transposed: bool = False) -> Array:
     that is not transposed is faster.
     """
     kernel = kernel.T if transposed else kernel  # compilers make this a part of the product
+    columns = kernel.shape[-1]
+    if columns < FEWEST_COLUMNS:
+        kernel = jnp.pad(kernel, ((0, 0), (0, FEWEST_COLUMNS - columns)))
     flat = rows.reshape(-1, rows.shape[-1]).astype(kernel.dtype)
     precision = accumulation_precision(kernel.dtype)
     out = jnp.matmul(flat, kernel, precision=precision, preferred_element_type=jnp.float32)
-    return out.reshape(*rows.shape[:-1], kernel.shape[-1])
+    return out[:, :columns].reshape(*rows.shape[:-1], columns)
 
 
 def alone(part: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from model.adapted_decoders import AdaptedDecoders
 from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.buckets import Buckets
@@ -29,15 +30,29 @@ def make_forward(
     attention: None for the platform's own; of programs by layer alone.
     """
     if not platform.whole_steps:
-        by_layer = LayerwiseDecoder(decoder, platform, buckets, pool.longest, attention)
-        checks = ModelChecks(by_layer, platform)
-        return LayerwiseForward(ExecutableTable(by_layer, platform, checks.check), platform, pool.blocks), checks
+
+        def by_layer(decoder: Decoder) -> LayerwiseDecoder:
+            return LayerwiseDecoder(decoder, platform, buckets, pool.longest, attention)
+
+        def checked(decoder: LayerwiseDecoder) -> tuple[ExecutableTable[LayerwiseDecoder], ModelChecks[Any]]:
+            checks = ModelChecks(decoder, platform)
+            return ExecutableTable(decoder, platform, checks.check), checks
+
+        decoders = AdaptedDecoders(decoder, by_layer, checked)
+        return LayerwiseForward(decoders, platform, pool.blocks), decoders.checks
     attention_of_steps = platform.whole_step_attention(
         decoder.head_kernel().dtype, decoder.config.head_dim, has_windows=decoder.config.window is not None
     )
     recurrence = decoder.config.recurrence
     inputs = 0 if recurrence is None else recurrence.inputs
     shape = StepShape.of(buckets.step_tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows, inputs)
-    stacked = StackedDecoder(decoder, attention_of_steps, shape, platform.chips)
-    of_steps = ModelChecks(stacked, platform, partial(full_steps, decoder.config.vocabulary, shape))
-    return WholeStepForward(ExecutableTable(stacked, platform, of_steps.check), buckets), of_steps
+
+    def stacked(decoder: Decoder) -> StackedDecoder:
+        return StackedDecoder(decoder, attention_of_steps, shape, platform.chips)
+
+    def checked_together(decoder: StackedDecoder) -> tuple[ExecutableTable[StackedDecoder], ModelChecks[Any]]:
+        checks = ModelChecks(decoder, platform, partial(full_steps, decoder.config.vocabulary, shape))
+        return ExecutableTable(decoder, platform, checks.check), checks
+
+    of_steps = AdaptedDecoders(decoder, stacked, checked_together)
+    return WholeStepForward(of_steps, buckets), of_steps.checks

@@ -7,11 +7,13 @@ CallPath = Literal["/v1/score", "/v1/likelihood", "/v1/rerank", "/v1/systemone",
 
 CALL_PATHS: tuple[str, ...] = get_args(CallPath)
 SCORE, LIKELIHOOD, RERANK, SYSTEMONE, DECISIONS, COMPLETIONS = CALL_PATHS
+JOBS = "/v1/jobs"
+RECEIPT_KEYS = "/.well-known/jwks.json"
 
 
 def job_path(job_id: str) -> str:
     """Return the path of a job."""
-    return f"/v1/jobs/{job_id}"
+    return f"{JOBS}/{job_id}"
 
 
 def job_urls(job_id: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typer.exceptions import TyperException
 
 from scoreline import __version__
 from scoreline.client import ScorelineError
-from scoreline.commands import bench, jobs, models, run, scoring, server
+from scoreline.commands import bench, jobs, judgement, models, receipts, run, scoring, server
 from scoreline.commands.administration import keys_app, tenants_app
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.failures import failure_of
@@ -24,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, scoring, jobs, models, bench, server):
+for group in (run, judgement, receipts, scoring, jobs, models, bench, server):
     app.add_typer(group.app)
 app.add_typer(keys_app, name="keys", no_args_is_help=True, rich_help_panel=server.DATABASE)
 app.add_typer(tenants_app, name="tenants", no_args_is_help=True, rich_help_panel=server.DATABASE)

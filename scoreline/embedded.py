@@ -37,6 +37,15 @@ from scoreline.terminal.log_lines import LogLine
 ROLES = {"api": "api", "worker": "workers.engine_loop", "deliver": "workers.delivery"}
 """The child processes and the modules that they run."""
 
+CALIBRATIONS_VARIABLE, CALIBRATIONS_FOLDER = "SCORELINE_CALIBRATIONS", "calibrations"
+"""The variable that names the folder of calibrations and thresholds, and what it is in the data directory otherwise."""
+
+RECEIPT_KEYS_VARIABLES, RECEIPT_KEYS_FILE = (
+    ("SCORELINE_RECEIPT_KEYS", "SCORELINE_RECEIPT_KEYS_FILE"),
+    "receipt-keys.pem",
+)
+"""The variables with the keys that sign receipts, and the file in the data directory that has them otherwise."""
+
 BOOTSTRAP_KEY_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
 POLL_SECONDS = 0.05
 STOP_SECONDS = 20.0
@@ -212,6 +221,11 @@ class EmbeddedService:
             if not was_there:
                 _remove_empty(self._settings.data)
             raise
+        if not os.environ.get(CALIBRATIONS_VARIABLE):
+            (self._settings.data / CALIBRATIONS_FOLDER).mkdir(exist_ok=True)
+        if not any(os.environ.get(name) for name in RECEIPT_KEYS_VARIABLES):
+            variables.pop(RECEIPT_KEYS_VARIABLES[0], None)  # It may be empty.
+            variables[RECEIPT_KEYS_VARIABLES[1]] = str(_receipt_key(self._settings.data.resolve() / RECEIPT_KEYS_FILE))
         self.warnings = [*_unused_variables(), *warnings]
         for role, module in self._roles.items():
             command = python_command("-m", "scoreline.child", str(os.getpid()), module)
@@ -268,6 +282,7 @@ class EmbeddedService:
             "SCORELINE_HOST": settings.host,
             "SCORELINE_PORT": str(self._port),
             "SCORELINE_API_PROCESSES": settings.processes,
+            CALIBRATIONS_VARIABLE: os.environ.get(CALIBRATIONS_VARIABLE) or str(data / CALIBRATIONS_FOLDER),
             "SCORELINE_LEASE_SECONDS": os.environ.get("SCORELINE_LEASE_SECONDS", str(LEASE_SECONDS)),
             "PYTHONUNBUFFERED": "1",
         }
@@ -331,6 +346,19 @@ def _lock_data(data: Path) -> int:
     os.ftruncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
     return lock
+
+
+def _receipt_key(file: Path) -> Path:
+    """Return the file of the key that signs receipts, and make it the first time: old receipts are verified by it."""
+    if not file.exists():
+        from judgement.receipts import new_key
+
+        unfinished = file.with_suffix(".new")
+        unfinished.unlink(missing_ok=True)
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(new_key())
+        unfinished.replace(file)
+    return file
 
 
 def _free_port(host: str, port: int) -> int:

@@ -30,6 +30,7 @@ class ErrorCode(StrEnum):
     INVALID_JSON = "invalid_json"
     INVALID_REQUEST = "invalid_request"
     INVALID_TEMPLATE = "invalid_template"
+    INVALID_ARTEFACT = "invalid_artefact"
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
     UNKNOWN_PARAMETER = "unknown_parameter"
     WEBHOOK_URL_FORBIDDEN = "webhook_url_forbidden"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -316,6 +317,10 @@ class ChunkWork:
         return len(self.continuations) // max(1, len(self.rows))
 
 
+class AdapterError(Exception):
+    """The adapter that work names is gone, or can't be served. The message says which and why."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupWork:
     """Chunks, perhaps of several jobs, that share a prefix."""
@@ -323,6 +328,7 @@ class GroupWork:
     owner: str  # tenant and tokenizer: work on a prefix is shared among groups of one owner only
     prefix: TokenIds
     chunks: tuple[ChunkWork, ...]
+    adapter: str | None = None  # that all of them are scored with; None: the model alone
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -361,6 +367,13 @@ class TargetScores:
         return TargetScores(self.token_logprobs[targets], self.greedy[continuations], top)
 
 
+class AdapterUsed(NamedTuple):
+    """The adapter that a chunk was scored with."""
+
+    name: str
+    fingerprint: str  # of the weights of model and adapter
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredChunk:
     """The scores of one chunk."""
@@ -374,6 +387,7 @@ class ScoredChunk:
     token_logprobs: npt.NDArray[np.float32] | None = None  # [T]: of each target
     greedy: npt.NDArray[np.bool_] | None = None  # [N * L]: whether every target was a most probable token
     top: TopTokens | None = None  # where the work asks for it
+    adapter: AdapterUsed | None = None
 
     @property
     def targets(self) -> TargetScores | None:

@@ -63,6 +63,9 @@ class ScoreOptions:
     # Keep the vocabulary's most probable token as well: its log-probability for each item with labels of one token, and
     # its id and log-probability for each target whose score is kept.
     top: bool = False
+    adapter: str | None = None  # that the model is computed with, by its name; None: the model alone
+    receipt: str | None = None  # path and digest of the request (api.requests.receipts); None: the answer is not signed
+    artefact: str | None = None  # what calibrates the scores and decides by them, as judgement.applying.Rule writes it
 
     @property
     def has_continuations(self) -> bool:
@@ -83,9 +86,14 @@ class ScoreOptions:
         return self.scoring is Scoring.LIKELIHOOD or self.label_normalization is not Normalization.NONE
 
     @property
+    def needs_provenance(self) -> bool:
+        """Whether an answer says what computed the scores, in a field or in a receipt."""
+        return self.return_provenance or self.receipt is not None
+
+    @property
     def numbers_shown(self) -> int:
         """How many numbers an answer shows for each label of an item. What it shows for an item alone counts apart."""
-        return 1 + self.return_logprobs + self.return_logits
+        return 1 + self.return_logprobs + self.return_logits + (self.artefact is not None)
 
     @property
     def head(self) -> Head:

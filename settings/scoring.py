@@ -1,9 +1,11 @@
 """The served model and the limits of requests."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
+from settings.errors.mistakes import setting_error, variable_of
 from settings.slice import SettingsSlice
 
 
@@ -22,6 +24,16 @@ class ScoringSettings(SettingsSlice):
         None,
         description="LoRA adapter that is merged into the model when it is loaded, one at the most: a folder that PEFT "
         "has written, or the id of an adapter on the hub; requests name the model by its name",
+    )
+    adapter_folder: Path | None = Field(
+        None,
+        description="folder with LoRA adapters that are not merged, a folder each, named `MODEL:ADAPTER` in requests; "
+        "they may come and go while API and workers run",
+    )
+    calibrations: Path | None = Field(
+        None,
+        description="folder with what `scoreline calibrate` and `scoreline threshold` have made: requests name a file "
+        "without its ending (docs/judgement.md); files may come and go while the API runs",
     )
     template: str | None = Field(
         None,
@@ -52,3 +64,13 @@ class ScoringSettings(SettingsSlice):
     multi_item_scoring_delimiter: NonNegativeInt | None = Field(
         None, description="token id between query and items (delimiter mode); unset: none"
     )
+
+    @model_validator(mode="after")
+    def _adapters_are_merged_or_named(self) -> Self:
+        if self.adapters is not None and self.adapter_folder is not None:
+            expected = (
+                f"it must be unset where {variable_of('adapter_folder')} is set: an adapter of the folder was not "
+                "trained on a model with another adapter in it"
+            )
+            raise setting_error("adapters", self.adapters, expected)
+        return self

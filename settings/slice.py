@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from settings.errors.mistakes import PREFIX, SettingError, explain, variable_of
 
-SECRETS = frozenset({"database_url", "redis_url", "bootstrap_key"})
+SECRETS = frozenset({"database_url", "redis_url", "bootstrap_key", "receipt_keys"})
 """Settings that may hold a secret. ``SCORELINE_X_FILE`` names a file that holds the value of such a setting instead."""
 
 

@@ -1,4 +1,4 @@
-"""What is published is the client and the command, and nothing that would land as `api` in somebody's site-packages."""
+"""What is published is the client, the command and what judges scores: nothing that would land as `api` elsewhere."""
 
 import re
 import subprocess
@@ -58,7 +58,7 @@ def test_the_documentation_names_versions_that_there_are() -> None:
             assert tomllib.loads(shown.stdout)["project"]["version"] == version
 
 
-def test_the_wheel_holds_scoreline_alone(tmp_path: Path) -> None:
+def test_the_wheel_holds_the_client_and_what_judges_scores(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path],
         cwd=ROOT,
@@ -69,7 +69,7 @@ def test_the_wheel_holds_scoreline_alone(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"scoreline/py.typed", "scoreline/client/operations/scoring.py", "scoreline/command.py"} <= set(names)
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"scoreline"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"scoreline", "judgement"}
 
 
 def test_pinned_requirements_name_no_place() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from api.answers.items.request_schemas import TokenId
-from api.answers.items.result_schemas import PromptTokensDetails, ProvenanceList, Shape
+from api.answers.items.request_schemas import OriginFields, TokenId
+from api.answers.items.result_schemas import PromptTokensDetails, Shape, WithOrigin
 
 
-class CompletionBody(BaseModel):
+class CompletionBody(OriginFields):
     """The body of `POST /v1/completions`. What would write more than one token, or draw it, is refused."""
 
     prompt: str | list[str] | Annotated[list[TokenId], Field(min_length=1)] | list[list[TokenId]] = Field(
@@ -27,7 +27,6 @@ class CompletionBody(BaseModel):
     )
     seed: int | None = Field(None, description="changes nothing: nothing is drawn")
     user: str | None = Field(None, description="changes nothing")
-    return_provenance: bool | None = Field(False, description="also return what computed the scores")
     timeout: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds to wait; a completion that is out of time is given up"
     )
@@ -58,7 +57,7 @@ class CompletionUsage(Shape):
     prompt_tokens_details: PromptTokensDetails
 
 
-class CompletionResponse(Shape):
+class CompletionResponse(WithOrigin):
     """One choice for each prompt, in their order."""
 
     id: str = Field(description="the id of the job that computed them")
@@ -68,4 +67,3 @@ class CompletionResponse(Shape):
     choices: list[Choice]
     usage: CompletionUsage
     warnings: list[str]
-    provenance: ProvenanceList | None = Field(None, description="with `return_provenance`")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from api.answers.presentation import ScoredJob, encode_object, encode_slices, show_usage
+from api.answers.presentation import ScoredJob, encode_slices, show_usage
 from scoring.conversion import check_possible
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import TopTokens
@@ -27,16 +27,15 @@ def encode_completion(scored: ScoredJob, tokenizer: TextTokenizer) -> bytes:
     check_possible(scored.computed.scores)
     generated = job.form["max_tokens"] * job.total_items
     usage = show_usage(job.prompt_tokens, scored.cached_tokens)
-    return encode_object(
+    return scored.encode(
         {
             "id": scored.id,
             "object": "text_completion",
             "created": math.floor(scored.finished_at),
-            "model": job.model,
+            "model": job.model_name,
             "choices": encode_slices([choice] for choice in _choices(scored, job.form, tokenizer)),
             "usage": usage | {"completion_tokens": generated, "total_tokens": job.prompt_tokens + generated},
             "warnings": list(job.warnings),
-            **scored.shown_provenance,
         }
     )
 

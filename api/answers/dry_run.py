@@ -35,7 +35,7 @@ def show_dry_run(found: DryRun) -> dict[str, Any]:
         ]
     return {
         "object": "scoring.dry_run",
-        "model": submission.model,
+        "model": submission.model_name,
         "total_items": submission.total_items,
         "usage": show_usage(submission.prompt_tokens, 0 if forecast is None else forecast.cached_tokens),
         "work": found.work,

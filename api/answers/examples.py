@@ -74,6 +74,7 @@ _MODEL: dict[str, Any] = {
     "object": "model",
     "created": 1785000000,
     "owned_by": "scoreline",
+    "parent": None,
     "max_model_len": 1024,
     "vocabulary": 2000,
     "delimiter": None,
@@ -302,6 +303,17 @@ ANSWERS: dict[str, dict[str, Any]] = {
         ],
     },
     "Tokens": {"model": "demonstration", "tokens": [311], "pieces": [" yes"], "count": 1, "max_model_len": 1024},
+    "PublishedKeys": {
+        "keys": [
+            {
+                "kty": "OKP",
+                "crv": "Ed25519",
+                "x": "t14PMZi7Mn-_8nKYSNDWyGdCn00jGm-fKUfzQDyCGGE",
+                "kid": "vEBJ0OSZxmKVBtvGLfVQxCjqn_oTwlXR1JQvZ9ZQ4pI",
+                "use": "sig",
+            }
+        ]
+    },
     "Health": {"status": "ok"},
     "Readiness": _READY,
     "Start": {

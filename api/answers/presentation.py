@@ -12,13 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from api.answers.decisions.shown_answers import IS_DECISION, show_decision
-from api.answers.items.columns import Column, Computed, columns_of
+from api.answers.items.column import Column
+from api.answers.items.columns import Computed, columns_of
+from api.answers.items.judged import artefact_ids
+from api.answers.receipts import asked_at, sign
 from api.answers.schemas import (
     Delivery,
     DeliveryAttempt,
@@ -31,6 +34,8 @@ from api.answers.schemas import (
 from api.answers.server_schemas import ServedClasses, ServedTemplate
 from api.answers.shown import shown
 from api.callers.compatibility import Compatibility
+from api.reading import DEFAULT_MODEL
+from checkpoints.adapter_folder import name_of
 from checkpoints.card import ModelCard, shorten
 from checkpoints.classification import Activation
 from jobs.store.provenance import Provenance
@@ -38,10 +43,14 @@ from jobs.store.records import JobRecord, ScorePage, Submission, WorkerRecord
 from jobs.store.signed_result import CallResult
 from jobs.webhooks.delivery_log import DeliveryRecord
 from jobs.webhooks.secrets import WebhookSecret as SecretRecord
+from public_api import paths
 from public_api.paths import job_urls
 from scoring.layout import Continuations
 from scoring.options import ScoreOptions, Scoring, Shape
 from scoring.templates.known import KnownTemplates
+
+if TYPE_CHECKING:
+    from judgement.receipts import ReceiptKeys
 
 EMBEDDED_ITEMS = 1_000
 """The job object includes the result of a job with at most this many items; larger results are read in pages."""
@@ -70,10 +79,11 @@ def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = No
     """Return the job object, without its scores. provenance: what computed them, if that is to be shown."""
     is_likelihood = job.options.scoring is Scoring.LIKELIHOOD
     is_decision = job.options.shape in IS_DECISION
-    provenance_shown = {} if provenance is None else {"provenance": show_provenance(provenance)}
+    provenance_shown = {} if provenance is None else {"provenance": show_provenance(provenance, job.options)}
     return shown(
         Job,
         job,
+        model=job.model_name,
         kind="decision" if is_decision else "likelihood" if is_likelihood else "score",
         label_scoring=None if is_likelihood or is_decision else _kind_of_labels(job.options),
         progress={"total_items": job.total_items, "scored_items": job.scored_items},
@@ -85,19 +95,25 @@ def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = No
     )
 
 
-def show_provenance(provenance: Sequence[Provenance | None]) -> list[dict[str, Any] | None]:
+def show_provenance(provenance: Sequence[Provenance | None], options: ScoreOptions) -> list[dict[str, Any] | None]:
     """Return what computed the scores of a job. None stands for scores of a version that recorded nothing."""
-    return [None if one is None else asdict(one) for one in provenance]
+    ids = artefact_ids(options)
+    return [None if one is None else asdict(one) | ids for one in provenance]
 
 
-def encode_job(result: ScorePage, provenance: Sequence[Provenance | None] | None = None) -> bytes:
+def encode_job(
+    result: ScorePage,
+    provenance: Sequence[Provenance | None] | None = None,
+    receipt_keys: ReceiptKeys | None = None,
+) -> bytes:
     """Return the job object with its scores, if they can be shown, encoded. provenance: see :func:`show_job`."""
     job = show_job(result.job, provenance)
     if result.scores.impossible_row() is not None:
         return encode(job)
-    scored = ScoredJob.read(result)
-    if result.job.options.return_provenance:
-        scored = replace(scored, provenance=provenance)
+    # The answer to a call can be another one than the result of its job, and the former has the receipt.
+    is_asked_for = asked_at(result.job.options) == paths.JOBS
+    keys = receipt_keys if is_asked_for else None
+    scored = replace(ScoredJob.read(result), provenance=provenance, receipt_keys=keys)
     return encode_object({**job, "result": encode_scoring(scored)})
 
 
@@ -110,7 +126,8 @@ class ScoredJob:
     finished_at: float  # Unix seconds
     cached_tokens: int
     computed: Computed  # of all items
-    provenance: Sequence[Provenance | None] | None = None  # what computed it, if that is to be shown
+    provenance: Sequence[Provenance | None] | None = None  # what computed it, if the answer needs it
+    receipt_keys: ReceiptKeys | None = None  # that sign its receipt, if it is to have one
 
     @classmethod
     def read(cls, page: ScorePage) -> ScoredJob:
@@ -132,10 +149,24 @@ class ScoredJob:
         """Return the warnings of the job, and what its scores give reason to. items: what the client calls them."""
         return [*self.job.warnings, *self.computed.warnings(items)]
 
-    @property
-    def shown_provenance(self) -> dict[str, Any]:
-        """The field of an answer that says what computed the scores, if it is to be there."""
-        return {} if self.provenance is None else {"provenance": show_provenance(self.provenance)}
+    def encode(self, answer: Mapping[str, Any]) -> bytes:
+        """Encode an answer with what computed the scores, and with a receipt, where they are asked for."""
+        options = self.job.options
+        provenance = None if self.provenance is None else show_provenance(self.provenance, options)
+        if options.return_provenance and provenance is not None:
+            answer = {**answer, "provenance": provenance}
+        encoded = encode_object(answer)
+        if options.receipt is None or self.receipt_keys is None:
+            return encoded
+        receipt = sign(
+            encoded,
+            options.receipt,
+            self.receipt_keys,
+            job_id=self.id,
+            finished_at=self.finished_at,
+            provenance=provenance,
+        )
+        return b"%b,%b" % (encoded[:-1], encode({"receipt": receipt})[1:])
 
 
 def expected_bytes(job: JobRecord | Submission, items: int, targets: int = 0) -> int:
@@ -153,18 +184,17 @@ def encode_scoring(scored: ScoredJob) -> bytes:
         computed = scored.computed
         assert computed.item_labels is not None
         answer = show_decision(job, computed.scores, computed.item_labels, scored.cached_tokens)
-        return encode({"id": scored.id, "model": job.model, **answer, **scored.shown_provenance})
+        return scored.encode({"id": scored.id, "model": job.model_name, **answer})
     is_likelihood = job.options.scoring is Scoring.LIKELIHOOD
-    return encode_object(
+    return scored.encode(
         {
             "id": scored.id,
             "object": "likelihood" if is_likelihood else "scoring",
-            "model": job.model,
+            "model": job.model_name,
             "created": math.floor(scored.finished_at),
             **{name: _encode_column(column) for name, column in columns_of(scored.computed).items()},
             "usage": show_usage(job.prompt_tokens, scored.cached_tokens),
             "warnings": scored.warnings(),
-            **scored.shown_provenance,
         }
     )
 
@@ -206,6 +236,7 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
         "object": "model",
         "created": math.floor(min((worker.started_at for worker in workers), default=0)),
         "owned_by": "scoreline",
+        "parent": None,
         "max_model_len": card.context_length,
         "vocabulary": card.vocabulary,
         "delimiter": card.delimiter,
@@ -219,15 +250,26 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
     }
 
 
-def show_models(model: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the list of models for all clients. model: as :func:`show_model` returns it. names: all that it has."""
+def with_adapter(model: Mapping[str, Any], adapter: str | None) -> dict[str, Any]:
+    """Return a model, as :func:`show_model` returns it, with an adapter, or as it is."""
+    return {**model} if adapter is None else {**model, "id": name_of(model["id"], adapter), "parent": model["id"]}
+
+
+def show_models(model: Mapping[str, Any], adapters: Iterable[str]) -> dict[str, Any]:
+    """Return the list of models for all clients: one, as :func:`show_model` returns it, and the same with adapters."""
+    models = [with_adapter(model, adapter) for adapter in (None, *adapters)]
     since = datetime.fromtimestamp(model["created"] or time.time(), UTC).date().isoformat()
     does = "scores items, ranks documents and answers decisions" if model["classes"] is None else "classifies items"
     if model["classes"] is not None and model["classes"]["activation"] == Activation.DECISIONS:
         does = "answers decisions"
-    description = f"{model['id']}: {does}, in {model['max_model_len']} tokens at most"
-    named = [{"name": n, "description": description, "release_date": since} for n in dict.fromkeys(names)]
-    return {"object": "list", "data": [model], "models": named}
+
+    def named(name: str, shown: str) -> dict[str, str]:
+        description = f"{shown}: {does}, in {model['max_model_len']} tokens at most"
+        return {"name": name, "description": description, "release_date": since}
+
+    names = {one["id"]: one["id"] for one in models}
+    names.setdefault(DEFAULT_MODEL, model["id"])
+    return {"object": "list", "data": models, "models": [named(*one) for one in names.items()]}
 
 
 def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, Any]:

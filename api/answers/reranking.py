@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from api.answers.presentation import ScoredJob, encode_object, encode_slices
+from api.answers.items.column import Column
+from api.answers.items.judged import judged_columns
+from api.answers.presentation import ScoredJob, encode_slices
 from scoring.templates.relevance import Relevance
 
 SLICE_RESULTS = 1_000
@@ -36,7 +38,8 @@ def encode_ranking(scored: ScoredJob, ranking: Ranking) -> bytes:
         Relevance.read(formula, scores.logits.shape[1]).of(scores, raw=ranking.raw),
         scored.computed.label_mass,
     )
-    masses = ({},) * len(values) if mass is None else [{"label_mass": of_item} for of_item in mass.tolist()]
+    others = judged_columns(scored.job.options, scores) | ({} if mass is None else {"label_mass": Column(mass)})
+    of_each = {name: column.part(slice(0, len(values))) for name, column in others.items()}
     order = np.argsort(-values, kind="stable")[: ranking.top_n].tolist()
     if ranking.is_bare:
         of_texts = (
@@ -46,21 +49,20 @@ def encode_ranking(scored: ScoredJob, ranking: Ranking) -> bytes:
         return encode_slices(_slices(of_texts))
     results = (
         {"index": n, "relevance_score": (score := float(values[n])), "score": score}
-        | masses[n]
+        | {name: of_document[n] for name, of_document in of_each.items()}
         | ({} if documents is None else {"document": {"text": documents[n]}})
         for n in order
     )
     tokens = scored.job.prompt_tokens
-    return encode_object(
+    return scored.encode(
         {
             "id": scored.id,
             "object": "list",
-            "model": scored.job.model,
+            "model": scored.job.model_name,
             "results": encode_slices(_slices(results)),
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             "meta": {"billed_units": {"search_units": 1}},
             "warnings": scored.warnings("documents"),
-            **scored.shown_provenance,
         }
     )
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from api.answers.items.result_schemas import ProvenanceList, Shape
+from api.answers.items.request_schemas import OriginFields
+from api.answers.items.result_schemas import Shape, WithOrigin
 
 
 class RerankDocument(BaseModel):
@@ -15,7 +16,7 @@ class RerankDocument(BaseModel):
     text: str
 
 
-class RerankBody(BaseModel):
+class RerankBody(OriginFields):
     """The body of `POST /v1/rerank`. Unknown fields are ignored with a warning."""
 
     query: str = Field(min_length=1)
@@ -32,7 +33,8 @@ class RerankBody(BaseModel):
         None, description="cut documents behind so many tokens; `warnings` says how many were cut. Default: none is cut"
     )
     template: str | None = Field(None, description="the name of a template of the server; default: the deployment's")
-    return_provenance: bool | None = Field(False, description="also return what computed the relevance")
+    calibration: str | None = Field(None, description="an artefact of `scoreline calibrate`, as for `/v1/score`")
+    threshold: str | None = Field(None, description="an artefact of `scoreline threshold`, as for `/v1/score`")
     timeout: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds to wait; a ranking that is out of time is given up"
     )
@@ -82,6 +84,11 @@ class RankedResult(Shape):
         description="the share of the probability that the template's labels have together; absent where the model has "
         "classes",
     )
+    calibrated: list[float] | None = Field(
+        None, description="the calibrated probability of each label of the template, if a calibration is named"
+    )
+    action: str | None = Field(None, description="a label or `abstain`, if a threshold is named")
+    label_set: list[str] | None = Field(None, description="the labels that may be true, if the threshold has sets")
     document: RankedDocument | None = Field(None, description="as it was sent, if asked for")
 
 
@@ -98,7 +105,7 @@ class RerankMeta(Shape):
     billed_units: BilledUnits
 
 
-class RerankResponse(Shape):
+class RerankResponse(WithOrigin):
     """Documents by their relevance, highest first, ties by index."""
 
     id: str = Field(description="the id of the job that computed them")
@@ -108,7 +115,6 @@ class RerankResponse(Shape):
     usage: RerankUsage
     meta: RerankMeta
     warnings: list[str]
-    provenance: ProvenanceList | None = Field(None, description="with `return_provenance`")
 
 
 class EitherRanking(RootModel[RerankResponse | list[RankedText]]):

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from api.answers.decisions.schemas import SystemOneResponse
+from api.answers.decisions.schemas import DecisionsResponse, SystemOneResponse
 from api.answers.items.request_schemas import BatchEvent, Event
 from api.answers.items.result_schemas import (
     LikelihoodLine,
@@ -85,7 +85,7 @@ class Job(Shape):
     webhook: JobWebhook | None
     provenance: ProvenanceList | None = Field(None, description="once it has ended, and not in lists")
     urls: JobUrls
-    result: ScoreResponse | LikelihoodResponse | SystemOneResponse | None = Field(
+    result: ScoreResponse | LikelihoodResponse | SystemOneResponse | DecisionsResponse | None = Field(
         None, description="once the job has succeeded, if it has at most 1,000 items; longer ones are read in pages"
     )
 

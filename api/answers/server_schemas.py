@@ -41,6 +41,7 @@ class Model(Shape):
     object: Literal["model"] = "model"
     created: int = Field(description="Unix seconds at which its oldest live worker started; 0 without one")
     owned_by: Literal["scoreline"] = "scoreline"
+    parent: str | None = Field(description="the model alone, if this is the model with an adapter")
     max_model_len: int = Field(description="longest sequence, in tokens")
     vocabulary: int = Field(description="token ids are below this")
     delimiter: int | None = Field(description="the token between query and items in delimiter mode")
@@ -105,6 +106,22 @@ class Readiness(Shape):
     model: ReadyModel
     workers: ReadyWorkers
     warnings: list[str] = Field(description="what differs among the workers and does not keep work from being scored")
+
+
+class PublishedKey(Shape):
+    """A public key of Ed25519 (RFC 8037)."""
+
+    kty: Literal["OKP"]
+    crv: Literal["Ed25519"]
+    x: str = Field(description="the key, in Base64 for URLs")
+    kid: str = Field(description="its thumbprint (RFC 7638), which the headers of receipts name")
+    use: Literal["sig"]
+
+
+class PublishedKeys(Shape):
+    """The keys by which receipts are verified; none if this server signs none."""
+
+    keys: list[PublishedKey]
 
 
 class OverviewWorker(Shape):

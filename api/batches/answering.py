@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -25,6 +26,9 @@ from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Shape
 from scoring.tokenizing.tokenization import TextTokenizer
 
+if TYPE_CHECKING:
+    from judgement.receipts import ReceiptKeys
+
 log = structlog.stdlib.get_logger("api.batches")
 
 
@@ -35,6 +39,7 @@ class Needed:
     inputs: Mapping[int, bytes]  # the lines whose answers hold their documents
     provenances: Mapping[int, Shown]  # of lines that ask for them
     tokenizer: TextTokenizer  # by which tokens become texts
+    receipt_keys: ReceiptKeys | None
 
 
 def encode_lines(batch: BatchRecord, lines: Sequence[EndedLine], needed: Needed) -> Written:
@@ -79,7 +84,8 @@ def _answer(batch: BatchRecord, line: EndedLine, needed: Needed) -> tuple[str, b
     job, page = line.result
     if page is None:
         raise _reason(batch, job)
-    scored = replace(ScoredJob.read(page), provenance=needed.provenances.get(line.number))
+    provenance = needed.provenances.get(line.number)
+    scored = replace(ScoredJob.read(page), provenance=provenance, receipt_keys=needed.receipt_keys)
     if job.options.shape is Shape.COMPLETION:
         return job.id, encode_completion(scored, needed.tokenizer)
     if line.ranking is None:

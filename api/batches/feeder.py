@@ -66,6 +66,8 @@ class Feeder:
             first = next((one.submission for one in read if one.submission is not None), None)
             if first is not None:
                 await threads.sql_of(batch.tenant, self._service.acceptance.admission.admit_upload, first)
+            if any(one.submission is not None and one.submission.options.artefact is not None for one in read):
+                read = await threads.sql_of(batch.tenant, _refuse_other_weights, self._service, read)
         except RequestError as error:
             # Nothing is wrong with the lines: there is no room for them, or nobody to read or to score them.
             log.info("a batch waits", batch_id=batch.id, reason=error.message)
@@ -173,6 +175,22 @@ def _principal(service: Service, tenant: str) -> Principal:
 
 def _failed(error: RequestError, custom_id: str | None = None) -> ReadLine:
     return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
+
+
+def _refuse_other_weights(service: Service, read: Sequence[ReadLine]) -> list[ReadLine]:
+    """Return the lines, without those whose artefact was made for other weights than the live workers have."""
+    return [_unless_for_other_weights(service, one) for one in read]
+
+
+def _unless_for_other_weights(service: Service, read: ReadLine) -> ReadLine:
+    if read.submission is None:
+        return read
+    try:
+        service.acceptance.admission.refuse_other_weights(read.submission)
+    except RequestError as error:
+        of_error = {"code": error.code, "message": error.message, "param": error.param}
+        return ReadLine(read.custom_id, error=of_error)
+    return read
 
 
 def _new_line(batch: BatchRecord, line: InputLine, read: ReadLine, traceparent: str | None) -> NewLine:

@@ -18,7 +18,7 @@ from api.callers.authentication import Principal
 from api.callers.storage_quota import check_stored_bytes
 from api.reading import ReadingContext
 from api.requests.bodies.json_body import check_containers, parse_json
-from api.requests.calls import CALLS
+from api.requests.calls import parsed_call
 from api.requests.sender import Sender
 from jobs.file_batches.tables import MAX_CUSTOM_ID
 from jobs.store.records import Origin, Submission
@@ -118,7 +118,7 @@ def _read(
             raise invalid(f"{what} must be a JSON object")
         custom_id = _custom_id(value)
         body = _body(value, endpoint)
-        call = CALLS[endpoint](reading, body, Sender(principal), None)
+        call = parsed_call(reading, body, Sender(principal), endpoint)
         # It has the time of its batch, so that its own timeout does not apply.
         submission = replace(
             call.submission, origin=Origin.LINE, priority=Priority.BULK, expires_in=None, notice_key=None

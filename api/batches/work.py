@@ -214,6 +214,7 @@ class BatchWork:
             await self._of(batch, _inputs_of, batch, lines),
             await self._of(batch, self._provenances_of, lines),
             self._service.reading.tokenizer,
+            self._service.receipt_keys,
         )
         written = await self._service.threads.text_of(batch.tenant, encode_lines, batch, lines, needed)
         if await self._of(batch, write_lines, batch, lines[-1].number + 1, written):
@@ -226,7 +227,7 @@ class BatchWork:
         return {
             number: self._service.results.provenances.look_up(page.provenances)
             for number, page in pages.items()
-            if page is not None and page.job.options.return_provenance
+            if page is not None and page.job.options.needs_provenance
         }
 
     async def _end(self, batch: BatchRecord, error_message: str | None = None) -> None:

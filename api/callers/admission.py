@@ -23,7 +23,9 @@ from jobs.queue.statistics import WaitingWork, count_waiting, has_more_than
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.tables import COUNTED_BYTES
+from judgement.applying import read_rules
 from scoring.error_codes import ErrorCode, RequestError
+from scoring.quoting import quote
 from scoring.work import work_of_group
 from settings.api import ApiSettings
 
@@ -89,6 +91,7 @@ class Admission:
         compatibility, waiting = self._compatibility.recent(waits=False), self._calls.fresh()
         if compatibility is not None and waiting is not None:
             try:
+                _check_weights(submission, compatibility)
                 _check_time(submission, timeout, compatibility, waiting)
             except RequestError:
                 pass  # a refusal rests on a query of its own
@@ -114,12 +117,22 @@ class Admission:
         """Refuse a job if there is no room for it."""
         await self._take_storage(submission)
         compatibility, is_full = self._compatibility.recent(waits=True), self._too_many.fresh()
-        if compatibility is None or is_full is not False or self._settings.max_waiting_seconds is not None:
-            await self._unless_known(submission, lambda: self._check_job(submission))
+        has_artefact = submission.options.artefact is not None  # so that the weights of the workers are looked at
+        is_limited = self._settings.max_waiting_seconds is not None
+        if compatibility is None or is_full is not False or is_limited or has_artefact:
+            await self._unless_known(submission, lambda: self._check_whole_job(submission))
 
     def waiting_work(self) -> WaitingWork:
         """Return the work that waits, as far as it is counted. Blocks on the database."""
         return self._jobs.get()
+
+    def refuse_other_weights(self, submission: Submission) -> None:
+        """Refuse a request whose artefact was made for other weights than those of the live workers.
+
+        Blocks on the database. Raises RequestError INVALID_ARTEFACT, StorageUnavailable.
+        """
+        if submission.options.artefact is not None:
+            _check_weights(submission, self._compatibility.shared())
 
     def admit_upload(self, submission: Submission) -> None:
         """Refuse a new upload if there is no room for it. Call this when the first items have arrived.
@@ -155,7 +168,13 @@ class Admission:
         return await self._threads.sql_of(tenant, is_known, self._database, tenant, key)
 
     def _check_call(self, submission: Submission, timeout: float) -> None:
-        _check_time(submission, timeout, self._compatibility.check(waits=False), self._calls.get())
+        compatibility = self._compatibility.check(waits=False)
+        _check_weights(submission, compatibility)
+        _check_time(submission, timeout, compatibility, self._calls.get())
+
+    def _check_whole_job(self, submission: Submission) -> None:
+        self._check_job(submission)
+        self.refuse_other_weights(submission)
 
     def _check_job(self, submission: Submission) -> None:
         compatibility = self._compatibility.check(waits=True)
@@ -173,6 +192,21 @@ class Admission:
         always = min(int(most * ALWAYS_SHARE), MOST_ALWAYS)
         if self._too_many.get() and has_more_than(self._database, self._card, always, tenant):
             raise _overloaded(f"more than {most} chunks wait already", RETRY_SECONDS[1])
+
+
+def _check_weights(submission: Submission, compatibility: Compatibility) -> None:
+    """Refuse a request whose calibration or threshold was made for other weights than the live workers have.
+
+    The weights of a model with an adapter are not known here; its name was compared before.
+    """
+    options = submission.options
+    if options.artefact is None or options.adapter is not None:
+        return
+    live = {worker.weights_fingerprint for worker in compatibility.matching}
+    for rule in read_rules(options.artefact).values():
+        if live and rule.weights not in live:
+            message = f"the artefact {quote(rule.name)} is for another model: for other weights of the same name"
+            raise RequestError(ErrorCode.INVALID_ARTEFACT, message, param=rule.field)
 
 
 def _check_time(submission: Submission, timeout: float, compatibility: Compatibility, waiting: WaitingWork) -> None:

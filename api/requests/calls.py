@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from api.reading import ReadingContext
@@ -10,6 +11,7 @@ from api.requests.completions import completion_of
 from api.requests.fields import check_fields
 from api.requests.headers.idempotency import idempotency_of
 from api.requests.kinds import DECISIONS, KINDS, Kind
+from api.requests.receipts import wants_receipt, with_receipt
 from api.requests.reranking import RERANK, TEXTS_PATH, ranking_of, ranking_of_documents_or_texts
 from api.requests.sender import Sender
 from api.requests.submission import (
@@ -30,9 +32,23 @@ from scoring.options import Priority
 
 def read_call(reading: ReadingContext, data: bytes, sender: Sender, path: str) -> Call:
     """Return the call in the body of a ``POST`` to one of the paths of :data:`CALLS`. Raises RequestError."""
-    return CALLS[path](
-        reading, parse_object(data), sender, idempotency_of(sender.idempotency_key, f"POST {path}", data)
-    )
+    body = parse_object(data)
+    return parsed_call(reading, body, sender, path, idempotency_of(sender.idempotency_key, f"POST {path}", data))
+
+
+def parsed_call(
+    reading: ReadingContext,
+    body: Mapping[str, object],
+    sender: Sender,
+    path: str,
+    idempotency: Idempotency | None = None,
+) -> Call:
+    """Return the call in a body that is parsed. Raises RequestError."""
+    has_receipt = wants_receipt(reading, body)
+    call = CALLS[path](reading, body, sender, idempotency)
+    if not has_receipt or (call.ranking is not None and call.ranking.is_bare):  # A list alone has no place for one.
+        return call
+    return replace(call, submission=with_receipt(reading, body, path, call.submission))
 
 
 def call_of(

@@ -27,7 +27,7 @@ def completion_of(
     """Return the completion in a body that is parsed. Raises RequestError."""
     unknown = check_fields(body, CompletionBody.model_fields, refused_fields.COMPLETION, strict=sender.is_strict)
     timeout = call_timeout(reading, body)
-    reading.check_model(body.get("model"))
+    adapter = reading.adapter_of(body.get("model"))
     form = _form(body)
     _check_choice_of_token(body, form["max_tokens"])
     options = ScoreOptions(
@@ -35,6 +35,7 @@ def completion_of(
         shape=Shape.COMPLETION,
         top=bool(form["max_tokens"] or form["logprobs"]),
         return_provenance=parse_flag(body.get("return_provenance"), "return_provenance"),
+        adapter=adapter,
     )
     try:
         request = parse_prompts(body.get("prompt"), PromptsRead(form["echo"], form["max_tokens"] > 0), options)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from api.reading import ReadingContext
 from checkpoints.classification import Activation
 from scoring.decisions.decision import decide
+from scoring.decisions.orders import parse_permute
 from scoring.decisions.questions import (
     FaultyError,
     Kind,
@@ -67,7 +68,8 @@ def _request(
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="model")
     classes = reading.card.classes
     provenance = parse_flag(body.get("return_provenance"), "return_provenance")
-    decision = decide(reading.decisions, reading.tokenizer, state, questions, paths, reading.stop_if_unwanted)
+    permute = parse_permute(body.get("permute"))
+    decision = decide(reading.decisions, reading.tokenizer, state, questions, paths, reading.stop_if_unwanted, permute)
     options = ScoreOptions(
         apply_softmax=True,
         # All outputs are computed, so that the bits of some do not depend on which others are asked for.

@@ -9,6 +9,7 @@ from api.answers.decisions.schemas import DecisionJobBody, DecisionsBody, System
 from api.answers.items.request_schemas import JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
 from api.reading import ReadingContext
 from api.requests import refused_fields
+from api.requests.artefacts import with_artefact, with_artefacts_of_questions
 from api.requests.decisions import parse_decisions, parse_systemone
 from api.requests.refused_fields import Refused
 from public_api import paths
@@ -26,6 +27,8 @@ class Kind:
     refused: Mapping[str, Refused]  # the fields of other systems that neither may have
     parse: Callable[[ReadingContext, Mapping[str, object]], ScoreRequest]
     is_strict: bool = False  # whether unknown fields are refused, whatever the client wants
+    # Adds to a request what is to be made of its scores, by the calibrations and thresholds that it names.
+    judged: Callable[[ReadingContext, Mapping[str, object], ScoreRequest], ScoreRequest] | None = None
 
 
 SCORE = Kind(
@@ -34,6 +37,7 @@ SCORE = Kind(
     JobBody.model_fields,
     refused_fields.SCORE,
     lambda reading, body: parse_score_request(body, reading.templates.by_name, reading.card.classes),
+    judged=with_artefact,
 )
 LIKELIHOOD = Kind(
     paths.LIKELIHOOD,
@@ -43,7 +47,13 @@ LIKELIHOOD = Kind(
     lambda _, body: parse_likelihood_request(body),
 )
 SYSTEMONE = Kind(
-    paths.SYSTEMONE, SystemOneBody.model_fields, DecisionJobBody.model_fields, {}, parse_systemone, is_strict=True
+    paths.SYSTEMONE,
+    SystemOneBody.model_fields,
+    DecisionJobBody.model_fields,
+    {},
+    parse_systemone,
+    is_strict=True,
+    judged=with_artefacts_of_questions,
 )
 DECISIONS = Kind(paths.DECISIONS, DecisionsBody.model_fields, (), {}, parse_decisions, is_strict=True)
 

@@ -61,6 +61,8 @@ LIKELIHOOD: Mapping[str, Refused] = {
     "temperature": Refused(_NO_LABELS, harmless=(1,)),
     "return_logprobs": Refused("send return_token_logprobs", harmless=(False,)),
     "return_logits": Refused("send return_token_logprobs", harmless=(False,)),
+    "calibration": Refused(_NO_LABELS),
+    "threshold": Refused(_NO_LABELS),
     "item_first": Refused("an item stands behind the query", harmless=(False,)),
     "template": Refused(_WHOLE_TEXT),
     "query_template": Refused(_WHOLE_TEXT),

@@ -9,6 +9,7 @@ from api.answers.reranking import Ranking
 from api.answers.reranking_schemas import RerankBody, TextsBody
 from api.reading import ReadingContext
 from api.requests import refused_fields
+from api.requests.artefacts import with_artefact
 from api.requests.fields import check_fields, with_items_called
 from api.requests.sender import Sender
 from api.requests.submission import (
@@ -63,7 +64,7 @@ def ranking_of(
     returned = body.get("return_documents")
     if not isinstance(returned, bool | None):
         raise invalid("return_documents must be true or false", "return_documents")
-    reading.check_model(body.get("model"))
+    adapter = reading.adapter_of(body.get("model"))
     query, documents = parse_query_text(body.get("query")), documents_of(body.get("documents"))
     instruction = body.get("instruction")
     if not isinstance(instruction, str | None):
@@ -85,6 +86,7 @@ def ranking_of(
         label_normalization=template.label_normalization,
         return_provenance=parse_flag(body.get("return_provenance"), "return_provenance"),
         activation=activation,
+        adapter=adapter,
     )
     limits = call_limits(reading)
     try:
@@ -96,6 +98,7 @@ def ranking_of(
             most_tokens = room if most_tokens is None else min(room, most_tokens)
         items, warnings = _cut(reading, documents, most_tokens)
         request = ScoreRequest(query, items, None, template.labels, options, wording, template)
+        request = with_artefact(reading, body, request)
         prepared = prepare_request(reading, sender, request, limits)
     except RequestError as error:
         raise with_items_called("documents", error) from None

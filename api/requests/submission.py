@@ -15,11 +15,13 @@ from api.requests.bodies.json_body import parse_json
 from api.requests.fields import check_fields
 from api.requests.headers.idempotency import idempotency_of
 from api.requests.kinds import SYSTEMONE, Kind, kind_of
+from api.requests.receipts import wants_receipt, with_receipt
 from api.requests.sender import Sender
 from api.requests.webhook import read_webhook
 from jobs.store.identifiers import new_notice_key
 from jobs.store.records import Idempotency, Origin, Submission
 from jobs.store.webhook_events import Webhook
+from public_api import paths
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.labels.fields import refuse_labels_for_each_item
 from scoring.limits import Limit, Limits
@@ -28,7 +30,7 @@ from scoring.prepare import Preparation, PreparedRequest, prepare
 from scoring.request import ScoreRequest
 from scoring.values import parse_flag
 
-JOBS = "POST /v1/jobs"
+JOBS = f"POST {paths.JOBS}"
 """The route of all jobs, for their Idempotency-Keys."""
 
 LINES_ADVICE = "send it as JSON lines (application/x-ndjson)"
@@ -85,16 +87,20 @@ def job_of(
     )
     fields = _job_fields(reading, body, kind, sender)
     dry_run = parse_flag(body.get("dry_run"), "dry_run")
+    has_receipt = wants_receipt(reading, body)
     request = parse_request(reading, body, kind)
     prepared = prepare_request(reading, sender, request, limits)
     submission = submission_of(reading, sender, request, prepared, fields, idempotency)
-    return JobRequest(submission, dry_run)
+    return JobRequest(with_receipt(reading, body, paths.JOBS, submission) if has_receipt else submission, dry_run)
 
 
 def read_upload(reading: ReadingContext, body: Mapping[str, object], sender: Sender) -> tuple[Submission, Preparation]:
     """Return the job in the first line of an upload, and the preparation of its items. Raises RequestError."""
     if body.get("items") is not None:
         raise invalid("items come behind the first line, one a line", "items")
+    if wants_receipt(reading, body):
+        message = "a receipt is of a request in one JSON body, and not of JSON lines"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="return_receipt")
     if parse_flag(body.get("dry_run"), "dry_run"):
         message = "a dry run takes one JSON body; JSON lines would have to be stored"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="dry_run")
@@ -158,8 +164,11 @@ def _job_fields(reading: ReadingContext, body: Mapping[str, object], kind: Kind,
 
 def parse_request(reading: ReadingContext, body: Mapping[str, object], kind: Kind) -> ScoreRequest:
     """Return what a body of this kind asks to be scored. Raises RequestError."""
-    reading.check_model(body.get("model"))
-    return kind.parse(reading, body)
+    adapter = reading.adapter_of(body.get("model"))
+    request = kind.parse(reading, body)
+    if adapter is not None:
+        request = replace(request, options=replace(request.options, adapter=adapter))
+    return request if kind.judged is None else kind.judged(reading, body, request)
 
 
 def submission_of(

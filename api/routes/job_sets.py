@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.requests import ClientDisconnect
@@ -34,6 +34,9 @@ from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from scoring.error_codes import ErrorCode, RequestError, invalid
+
+if TYPE_CHECKING:
+    from judgement.receipts import ReceiptKeys
 
 MAX_ID_CHARACTERS = 68
 
@@ -116,7 +119,7 @@ async def read_set(
     place_of(request).reserve_answer(
         sum(expected_bytes(page.job, len(page.indices), page.number_of_targets) for page in pages)
     )
-    content = await service.threads.text_of(principal.tenant, _encode_found, job_ids, found)
+    content = await service.threads.text_of(principal.tenant, _encode_found, job_ids, found, service.receipt_keys)
     return json_response(content, headers=headers)
 
 
@@ -207,9 +210,11 @@ def _read(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, Fo
     return found
 
 
-def _encode_found(job_ids: Sequence[str], found: Mapping[str, Found]) -> bytes:
-    return encode_set(_answer(*found[job_id]) if job_id in found else show_error(job_not_found()) for job_id in job_ids)
+def _encode_found(job_ids: Sequence[str], found: Mapping[str, Found], keys: ReceiptKeys | None) -> bytes:
+    return encode_set(
+        _answer(*found[job_id], keys) if job_id in found else show_error(job_not_found()) for job_id in job_ids
+    )
 
 
-def _answer(job: JobRecord, page: ScorePage | None, provenance: Shown | None) -> Answer:
-    return Answer(200, encode(show_job(job, provenance)) if page is None else encode_job(page, provenance))
+def _answer(job: JobRecord, page: ScorePage | None, provenance: Shown | None, keys: ReceiptKeys | None) -> Answer:
+    return Answer(200, encode(show_job(job, provenance)) if page is None else encode_job(page, provenance, keys))

@@ -217,7 +217,8 @@ async def read(
     if page is None:
         return json_response(show_job(job, provenance), headers=headers)
     place_of(request).reserve_answer(expected_bytes(job, job.total_items, page.number_of_targets))
-    return json_response(await service.threads.text_of(principal.tenant, encode_job, page, provenance), headers=headers)
+    encoded = await service.threads.text_of(principal.tenant, encode_job, page, provenance, service.receipt_keys)
+    return json_response(encoded, headers=headers)
 
 
 @router.get(

@@ -54,6 +54,7 @@ SCORING_ERRORS = (
     ErrorCode.INVALID_JSON,
     ErrorCode.INVALID_REQUEST,
     ErrorCode.INVALID_TEMPLATE,
+    ErrorCode.INVALID_ARTEFACT,
     ErrorCode.UNSUPPORTED_PARAMETER,
     ErrorCode.UNKNOWN_PARAMETER,
     ErrorCode.MODEL_NOT_FOUND,
@@ -172,14 +173,17 @@ class _Read(NamedTuple):
 
 async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids: Sequence[int | None]) -> ScoredJob:
     """Return scores with what computed them, if the call asks for it."""
-    if not scored.job.options.return_provenance:
+    if not scored.job.options.needs_provenance:
         return scored
-    return replace(scored, provenance=await service.results.find_provenance(call.submission.tenant, ids))
+    found = await service.results.find_provenance(call.submission.tenant, ids)
+    return replace(scored, provenance=found, receipt_keys=service.receipt_keys)
 
 
 def _is_small(call: Call) -> bool:
     """Return whether to encode what a notice can bring takes less than it takes to hand it to a thread."""
-    if call.submission.options.shape is Shape.COMPLETION:  # The text of each token is looked up.
+    options = call.submission.options
+    # The text of each token is looked up, or a digest is taken.
+    if options.shape is Shape.COMPLETION or options.receipt is not None:
         return False
     # The notice has the score of each label once, and any number of items may name it any number of times.
     if call.submission.item_labels is not None or call.ranking is None:

@@ -23,7 +23,8 @@ from tests.model.references.gates import (
     BFLOAT16_LARGEST,
     BFLOAT16_MEAN,
     FLOAT32_LOGPROBS,
-    OWN_ERROR,
+    OWN_LARGEST,
+    OWN_MEAN,
     label_softmax_difference,
 )
 
@@ -67,7 +68,7 @@ def _judged(engine: Engine, checkpoint: str, dtype: DType, scale: Scale) -> Iter
             yield f"{algorithm} against HuggingFace, log-probabilities", _apart(ours, theirs), FLOAT32_LOGPROBS
             continue
         apart, of_own = (label_softmax_difference(one, theirs, LABELS) for one in (ours, own))
-        largest, mean = min(BFLOAT16_LARGEST, OWN_ERROR * of_own.largest), min(BFLOAT16_MEAN, OWN_ERROR * of_own.mean)
+        largest, mean = min(BFLOAT16_LARGEST, OWN_LARGEST * of_own.largest), min(BFLOAT16_MEAN, OWN_MEAN * of_own.mean)
         yield f"{algorithm} against HuggingFace, largest difference of a score", apart.largest, largest
         yield f"{algorithm} against HuggingFace, mean difference of scores", apart.mean, mean
     if dtype == "float32":

@@ -91,7 +91,10 @@ def prefix_row(settings: StoreSettings, submission: Submission) -> _Prefix:
     """Return the prefix of a job as it is stored."""
     tokens = pack_ids(submission.prefix)
     owner = SHARED if settings.share_prefixes else submission.tenant
-    digest, work = sha256(tokens).hexdigest(), work_of_prefix(len(submission.prefix))
+    adapter = submission.options.adapter
+    # Behind the name of an adapter, which no token is a part of, the same tokens are another prefix.
+    digest = sha256(tokens if adapter is None else f"{adapter}:".encode() + tokens).hexdigest()
+    work = work_of_prefix(len(submission.prefix))
     return _Prefix(owner, submission.tokenizer_fingerprint, digest, tokens, work)
 
 

@@ -14,7 +14,7 @@ from checkpoints.card import ModelCard
 from jobs.store.codec import unpack_ids, unpack_options, unpack_scores, unpack_targets
 from jobs.store.database import Database
 from jobs.store.lists import is_one_of
-from jobs.store.records import JobError, JobRecord, JobResult, JobStatus, Origin, ScorePage
+from jobs.store.records import JobError, JobRecord, JobResult, JobStatus, Origin, ScorePage, Submission
 from jobs.store.tables import (
     CONTINUED,
     DONE,
@@ -106,12 +106,12 @@ def read_scores(db: Database, tenant: str, job_id: str, offset: int, limit: int)
     return scores_of(db, job, offset, most_items(job, limit))
 
 
-def most_embedded(job: JobRecord, limit: int) -> int:
+def most_embedded(job: JobRecord | Submission, limit: int) -> int:
     """Return how many items a job may have to be shown with its result. An answer to questions is always shown."""
     return job.total_items if job.form is not None else most_items(job, limit)
 
 
-def most_items(job: JobRecord, limit: int) -> int:
+def most_items(job: JobRecord | Submission, limit: int) -> int:
     """Return how many of ``limit`` items a page may have: fewer, if it needs the tokens of each and they are long."""
     if not job.options.needs_targets:
         return limit

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from checkpoints.adapter_folder import name_of
 from checkpoints.card import ModelCard
 from jobs.store.codec import SCORE_BYTES, TOKEN_BYTES
 from jobs.store.webhook_events import Webhook
@@ -87,6 +88,11 @@ class Submission:
         items = sum(len(chunk.rows) for chunk in self.chunks)
         if items != self.total_items:
             raise ValueError(f"the chunks hold {items} items, not {self.total_items}")
+
+    @property
+    def model_name(self) -> str:
+        """What requests call the model, with its adapter if it has one."""
+        return name_of(self.model, self.options.adapter)
 
     @property
     def price(self) -> int:
@@ -169,6 +175,11 @@ class JobRecord:
     webhook: Webhook | None
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
     form: Mapping[str, Any] | None = None  # see Submission.form; None in a list, too
+
+    @property
+    def model_name(self) -> str:
+        """What requests call the model, with its adapter if it has one."""
+        return name_of(self.model, self.options.adapter)
 
     @property
     def queued_seconds(self) -> float | None:

@@ -52,8 +52,25 @@ class Norm(nnx.Module):
         return scaled(rms_norm(values, self.factors, self.epsilon), self.scale)
 
 
+class LowRank(nnx.Module):
+    """The two factors of what a LoRA adapter adds to a projection: [*stack, in, rank] and [*stack, rank, out].
+
+    The second one has the scale of the adapter in it (arXiv:2106.09685).
+    """
+
+    def __init__(self, down: Array, up: Array) -> None:
+        self.down = nnx.Param(down)
+        self.up = nnx.Param(up)
+
+    def __call__(self, values: Array) -> Array:
+        return project(project(values, self.down[...]), self.up[...])
+
+
 class Linear(nnx.Module):
     """A projection with weight [*stack, in, out] and optional bias [*stack, out]."""
+
+    low_rank: LowRank | None = None
+    """What an adapter adds, if it is not merged into the weight."""
 
     def __init__(
         self, size: int, out: int, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs, *, biased: bool = False
@@ -62,7 +79,8 @@ class Linear(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((*stack, out), dtype)) if biased else None
 
     def __call__(self, values: Array, total: Total = alone) -> Array:
-        out = total(project(values, self.weight[...]))
+        out = project(values, self.weight[...])
+        out = total(out if self.low_rank is None else out + self.low_rank(values))
         return out if self.bias is None else out + self.bias[...].astype(jnp.float32)
 
 

@@ -134,10 +134,10 @@ def load(
     shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
     with open_tensors(directory) as found, ExitStack() as stack:
         found = stack.enter_context(open_decision_head(directory, found, config.classes)) if config.decides else found
-        tensors = separated(text_tensors(found), _fused(config), config.width)
+        tensors = separated(text_tensors(found), fused_tensors(config), config.width)
         merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
         if merged is not None:
-            merged.separate(_fused(config))
+            merged.separate(fused_tensors(config))
             merged.check(shapes_of, tied=config.tied)
         stored = StoredCheckpoint(directory, tensors, encoding, shapes_of)
         stored.check(lambda name: _ignored(name, config))
@@ -171,7 +171,7 @@ def save(decoder: Decoder, directory: Path) -> None:
         value = np.asarray(params(decoder)[parameter.path].get_value()).reshape(-1, *parameter.own_shape)
         for name, tensor in zip(parameter.names, value, strict=True):
             tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
-    tensors = joined(tensors, _fused(decoder.config))
+    tensors = joined(tensors, fused_tensors(decoder.config))
     config["dtype"] = str(tensors[EMBEDDING].dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
@@ -205,7 +205,7 @@ def _parameter(path: tuple[str, ...], param: nnx.Param[Any], decoder: Decoder) -
     )
 
 
-def _fused(config: DecoderConfig) -> Fused:
+def fused_tensors(config: DecoderConfig) -> Fused:
     """Return the tensors of a checkpoint that hold the kernels of several projections."""
     queries, keys = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
     of_layer: Fused = {}

@@ -328,6 +328,10 @@ def linear(rows: Floats, projection: Linear) -> Floats:
     """Return the projection of [T, in] to [T, out]."""
     kernel = projection.weight[...]
     out = multiply(rounded(rows, kernel.dtype), on_host(kernel).astype(np.float32))
+    if projection.low_rank is not None:
+        down, up = (on_host(factor[...]) for factor in (projection.low_rank.down, projection.low_rank.up))
+        between = multiply(rounded(rows, down.dtype), down.astype(np.float32))
+        out += multiply(rounded(between, up.dtype), up.astype(np.float32))
     return out if projection.bias is None else out + on_host(projection.bias[...]).astype(np.float32)
 
 

@@ -44,6 +44,8 @@ _KERNELS: dict[str, Axes] = {
 }
 _OF_VALUE_HEADS = {"A_log", "dt_bias"}
 """Parameters of a recurrent layer that are numbers for each head."""
+LOW_RANK = "low_rank"
+"""The module that has what an adapter adds to a projection, within the module of the projection."""
 POOL: Axes = ("layers", "key_heads", "blocks", "block_tokens", "head_dim")
 POOL_OF_STATES: tuple[Axes, Axes] = (
     ("layers", "blocks", "channels", "lanes"),
@@ -64,6 +66,9 @@ def parameter_axes(path: Sequence[str]) -> Axes:
     module, name = path[-2:]
     if name in _OF_VALUE_HEADS:
         return "layers", "value_heads"
+    if module == LOW_RANK:
+        of_kernel = parameter_axes((*path[:-2], "weight"))
+        return (*of_kernel[:-1], "rank") if name == "down" else (*of_kernel[:-2], "rank", of_kernel[-1])
     if module not in _KERNELS and not module.endswith("norm"):
         raise ValueError(f"the axes of {'.'.join(path)} are not known: add them to {__name__}")
     axes = _KERNELS.get(module, ("width",))

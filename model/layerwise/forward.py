@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from model.executable_table import ExecutableTable
+from model.adapted_decoders import AdaptedDecoders
 from model.forward import Computed, Extension
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.embed import EmbedKey
@@ -37,13 +37,14 @@ class LayerwiseForward:
 
     prefixes = 1
 
-    def __init__(self, executables: ExecutableTable[LayerwiseDecoder], platform: Platform, blocks: int) -> None:
-        decoder = self._decoder = executables.decoder
+    def __init__(self, decoders: AdaptedDecoders[LayerwiseDecoder], platform: Platform, blocks: int) -> None:
+        self.decoders = decoders
+        decoder, executables = decoders.base
+        self._decoder = decoder
         buckets = self._buckets = decoder.buckets
         self.shapes = buckets.shapes
         self.block_tokens, self.grain = buckets.block_tokens, buckets.grain
         self._executables = executables
-        self._layers = decoder.layers
         self._blocks = blocks  # of the pool
         self._pool = [
             tuple(untouched_zeros(part, on_host=platform.name == "cpu") for part in decoder.pool(blocks))
@@ -109,8 +110,9 @@ class LayerwiseForward:
             )
         )
         size, logit_rows = len(step.tokens), self._buckets.logit_rows
-        run = self._executables
-        qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
+        run, weights = self._executables, self.decoders[first.adapter]
+        adapted, layers = weights.executables, weights.decoder.layers
+        qkv, output_mlp = adapted[QKVKey(size)], adapted[OutputMLPKey(size)]
         self_attention = [
             (run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=False)], places, slots)
             for batch, (places, slots, _, _) in zip(batches, indices, strict=True)
@@ -120,12 +122,12 @@ class LayerwiseForward:
         reaches = self._reaches
         # Where extensions are read at several tokens, the last layer computes all tokens, as any other layer does.
         complete = self._order if first.read > 1 else self._order[:-1]
-        recurrent = None if self._recurrent is None else self._recurrent.of_step(step, first)
+        recurrent = None if self._recurrent is None else self._recurrent.of_step(step, first, weights)
         for (is_recurrent, number), is_windowed in zip(complete, self._windowed, strict=False):
             if is_recurrent and self._recurrent is not None and recurrent is not None:
                 hidden = self._recurrent.through(number, hidden, recurrent)
                 continue
-            layer = self._layers[number]
+            layer = layers[number]
             queries, keys, values = qkv(*layer, hidden, *_of_kind(angles, is_windowed))
             self._store(number, keys, values, place)
             out, log_sum_exp = self._no_attention
@@ -138,8 +140,8 @@ class LayerwiseForward:
             (hidden,) = output_mlp(*layer, hidden, out)
         if first.read > 1:
             return hidden  # type: ignore[no-any-return]
-        last, layer, is_windowed = len(self._layers) - 1, self._layers[-1], self._windowed[-1]
-        qkv_for_logits = run[QKVKey(size, logit_rows)]
+        last, layer, is_windowed = len(layers) - 1, layers[-1], self._windowed[-1]
+        qkv_for_logits = adapted[QKVKey(size, logit_rows)]
         rotary = _of_kind(angles, is_windowed)
         queries, keys, values, hidden = qkv_for_logits(*layer, hidden, *rotary, step.logit_positions)
         self._store(last, keys, values, place)
@@ -154,26 +156,27 @@ class LayerwiseForward:
             attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
             items = places, lengths, logit_indices, *reaches[is_windowed]
             (out,) = attend_items(queries, keys, values, out, log_sum_exp, *items)
-        (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
+        (hidden,) = adapted[OutputMLPKey(logit_rows)](*layer, hidden, out)
         return hidden  # type: ignore[no-any-return]
 
-    def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
+    def packed(self, sequence: PackedSequence, *, dense: bool, adapter: str | None = None) -> Computed:
         """See :class:`model.forward.Forward`."""
         size, logit_rows = self._buckets.packed_shape(sequence.length, len(sequence.rows))
         tokens, positions, *ranges, logit_positions = sequence.arrays(size, logit_rows, self._decoder.config.window)
-        run = self._executables
-        qkv, output_mlp = run[QKVKey(size)], run[OutputMLPKey(size)]
+        run, weights = self._executables, self.decoders[adapter]
+        adapted, layers = weights.executables, weights.decoder.layers
+        qkv, output_mlp = adapted[QKVKey(size)], adapted[OutputMLPKey(size)]
         attend = run[PackedAttentionKey(size, 0, dense)]
         hidden, *angles = run[EmbedKey(size)](*self._decoder.embedding, tokens, positions)
-        for layer, is_windowed in zip(self._layers[:-1], self._windowed, strict=False):
+        for layer, is_windowed in zip(layers[:-1], self._windowed, strict=False):
             queries, keys, values = qkv(*layer, hidden, *_of_kind(angles, is_windowed))
             (out,) = attend(queries, keys, values, ranges[is_windowed])
             (hidden,) = output_mlp(*layer, hidden, out)
-        layer, is_windowed = self._layers[-1], self._windowed[-1]
+        layer, is_windowed = layers[-1], self._windowed[-1]
         rotary, seen = _of_kind(angles, is_windowed), ranges[is_windowed][logit_positions]
-        queries, keys, values, hidden = run[QKVKey(size, logit_rows)](*layer, hidden, *rotary, logit_positions)
+        queries, keys, values, hidden = adapted[QKVKey(size, logit_rows)](*layer, hidden, *rotary, logit_positions)
         (out,) = run[PackedAttentionKey(size, logit_rows, dense)](queries, keys, values, seen)
-        (hidden,) = run[OutputMLPKey(logit_rows)](*layer, hidden, out)
+        (hidden,) = adapted[OutputMLPKey(logit_rows)](*layer, hidden, out)
         return Computed(hidden, size)
 
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:

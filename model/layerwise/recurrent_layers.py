@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from model.adapted_decoders import Programs
 from model.executable_table import ExecutableTable
 from model.forward import Extension
 from model.layerwise.decoder import LayerwiseDecoder
@@ -23,6 +24,7 @@ from model.prefixes.pool import untouched_zeros
 class RecurrentStep:
     """What all recurrent layers of a step have in common."""
 
+    weights: Programs[LayerwiseDecoder]  # those of its adapter, and the programs over them
     size: int  # tokens that it computes
     origin: Array  # int32 []: the block behind which its items begin; -1: they begin behind nothing
     kept: Array | None  # int32 []: the block behind which its state is kept
@@ -37,15 +39,15 @@ class RecurrentLayers:
     def __init__(self, executables: ExecutableTable[LayerwiseDecoder], blocks: int, *, on_host: bool) -> None:
         decoder = executables.decoder
         self._run = executables
-        self._layers = decoder.recurrent_layers
         self._blocks = blocks  # of the pool
         self._block_tokens = decoder.buckets.block_tokens
         self._pool = [
-            tuple(untouched_zeros(part, on_host=on_host) for part in decoder.state(blocks)) for _ in self._layers
+            tuple(untouched_zeros(part, on_host=on_host) for part in decoder.state(blocks))
+            for _ in decoder.recurrent_layers
         ]
         self._nothing = jnp.zeros(decoder.recurred(decoder.buckets.step_tokens).shape, jnp.float32)
 
-    def of_step(self, step: Step, first: Extension) -> RecurrentStep:
+    def of_step(self, step: Step, first: Extension, weights: Programs[LayerwiseDecoder]) -> RecurrentStep:
         """Prepare a step, whose extensions all begin where its first one does. One that is stored is alone."""
         keeps = len(first.stored) > 0
         block = first.source
@@ -64,18 +66,18 @@ class RecurrentLayers:
         )
         origin, kept, windows, last, indices = jax.device_put(host)
         keyed = [(key, own) for (key, _), own in zip(batches, indices, strict=True)]
-        return RecurrentStep(len(step.tokens), origin, kept, windows, last, keyed)
+        return RecurrentStep(weights, len(step.tokens), origin, kept, windows, last, keyed)
 
     def through(self, number: int, hidden: Array, step: RecurrentStep) -> Array:
         """Return the hidden states behind one of the layers, float32 [T, width]; number: among recurrent layers."""
-        run, layer = self._run, self._layers[number]
-        inputs, state = run[TakeStateKey(self._blocks)](*self._pool[number], step.origin)
+        run, layer = step.weights.executables, step.weights.decoder.recurrent_layers[number]
+        inputs, state = self._run[TakeStateKey(self._blocks)](*self._pool[number], step.origin)
         *given, last_inputs = run[RecurrentInputsKey(step.size)](*layer, hidden, inputs, step.windows, step.last)
         out = self._nothing
         for key, indices in step.batches:
             out, *after = run[key](*layer, *given, out, state, *indices)
             if step.kept is not None:
-                keep = run[KeepStateKey(self._blocks)]
+                keep = self._run[KeepStateKey(self._blocks)]
                 self._pool[number] = keep(*self._pool[number], last_inputs, *after, step.kept)
         (hidden,) = run[RecurrentOutputKey(step.size)](*layer, hidden, out)
         return hidden

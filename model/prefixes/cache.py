@@ -66,10 +66,13 @@ class PrefixCache:
         }
 
     @contextmanager
-    def query(self, owner: str, tokens: TokenIds) -> Iterator[Prefix]:
-        """Have a query in use. Afterwards it is kept if the budget has room for it."""
+    def query(self, owner: str, tokens: TokenIds, adapter: str | None = None) -> Iterator[Prefix]:
+        """Have a query in use. Afterwards it is kept if the budget has room for it.
+
+        adapter: that it is computed with, which no other query of this owner may differ in.
+        """
         self.blocks.expire()
-        prefix = Prefix(self._pool, tokens, self._keys_of(owner, tokens))
+        prefix = Prefix(self._pool, tokens, self._keys_of(owner, tokens), adapter=adapter)
         try:
             with self._used(prefix):
                 yield prefix
@@ -82,10 +85,10 @@ class PrefixCache:
                 self.shared_tokens += prefix.shared
 
     def sequence(
-        self, tokens: TokenIds, base: Prefix | None, common: int, read: int = 1
+        self, tokens: TokenIds, base: Prefix | None, common: int, read: int = 1, adapter: str | None = None
     ) -> AbstractContextManager[Prefix]:
         """Have a sequence in use that is not kept: its own blocks are free afterwards. See :class:`Prefix`."""
-        return self._used(Prefix(self._pool, tokens, base=base, common=common, read=read))
+        return self._used(Prefix(self._pool, tokens, base=base, common=common, read=read, adapter=adapter))
 
     @contextmanager
     def _used(self, prefix: Prefix) -> Iterator[Prefix]:

@@ -44,12 +44,16 @@ class Prefix:
         base: Prefix | None = None,
         common: int = 0,
         read: int = 1,
+        adapter: str | None = None,
     ) -> None:
         """keys: of all segments, if they may be found and are kept afterwards. read: how many last tokens are read.
+
+        adapter: see :class:`model.forward.Extension`.
 
         base: a sequence in use, with which it shares the whole steps of its first ``common`` tokens.
         """
         self.tokens = tokens
+        self.adapter = adapter
         self.table: TokenIds = np.zeros(pool.blocks.shape.longest, np.int32)
         """Its blocks in order, int32 [longest], and padding behind them. It is always the same array."""
         self.hidden: Floats | None = None
@@ -173,7 +177,14 @@ class Prefix:
         """Return all that is left to compute, a block at a time."""
         size, length = self._pool.forward.block_tokens, len(self.tokens)
         return [
-            Extension(self.tokens[start : start + size], start, None, self.table, self.table[start // size :][:1])
+            Extension(
+                self.tokens[start : start + size],
+                start,
+                None,
+                self.table,
+                self.table[start // size :][:1],
+                adapter=self.adapter,
+            )
             for start in range(self._done, length, size)
         ]
 
@@ -262,7 +273,7 @@ class Prefix:
         first_read = length - self._read
         read = max(0, stop - max(start, first_read))
         blocks, source = self.table[number : -(-stop // size)], None if self._source is None else self._source.block
-        piece = Extension(self.tokens[start:stop], start, None, self.table, blocks, source, read)
+        piece = Extension(self.tokens[start:stop], start, None, self.table, blocks, source, read, adapter=self.adapter)
         before, self._done = self._last, stop
         computed = forward.run([piece])
         self._release_source()

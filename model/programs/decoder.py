@@ -75,6 +75,16 @@ class DecoderParts:
         self.head_as_rows = decoder.head_as_rows
         self.dtype = kernel.dtype
 
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """What decoders must have in common whose layers are computed by the same programs."""
+        leaves = [*self.stacks, *self.recurrent_stacks]
+        return self._layer_tree, *(leaf.shape for leaf in leaves)
+
+    def shared(self, decoder: Decoder) -> Decoder:
+        """Return the decoder that this was made of, with weights that another one can share without a copy."""
+        return decoder
+
     def layer_of(self, weights: Sequence[Array]) -> Layer:
         """Return a layer as a module over its weights."""
         layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, weights))

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import Array, lax
 
 from model.architecture.decoder import Decoder, Layer, RecurrentLayer, of_kind, rotary_embeddings
@@ -102,6 +103,19 @@ class StackedDecoder(DecoderParts):
             (POOL, POOL) if decoder.config.recurrence is None else (POOL, POOL, *POOL_OF_STATES)
         )
         self.axes_with_pool = (*self.axes, *self.pool_axes)
+
+    def shared(self, decoder: Decoder) -> Decoder:
+        """Return the decoder over the weights on the device, instead of those in the host's memory."""
+        found: Decoder = nnx.merge(*nnx.split(decoder))
+        layers, recurrent, embedding = self._apart(self.weights)
+        found.model.layers = self.layer_of(layers)
+        if recurrent:
+            found.model.recurrent_layers = self.recurrent_layer_of(recurrent)
+        found.model.embed_tokens = self.embedding_of(embedding)
+        found.model.norm.weight.set_value(self.head[0])
+        if found.head is not None:
+            found.head.weight.set_value(self.head[1])
+        return found
 
     def pool(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         """Return the shapes of the pool's arrays."""

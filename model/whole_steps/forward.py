@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from jax import Array
 
+from model.adapted_decoders import AdaptedDecoders
 from model.buckets import Buckets, packed_logit_rows
-from model.executable_table import ExecutableTable
 from model.forward import Computed, Extension
 from model.packed_sequence import PackedSequence
 from model.programs.heads import first_heads, rest_of_heads
@@ -34,11 +34,13 @@ ProgramOf = Callable[[Key], Callable[..., tuple[Any, ...]]]
 class WholeStepForward:
     """A :class:`model.forward.Forward` whose steps are one call each, over items or pieces of several prefixes.
 
-    executables: its compiled programs. pool: the arrays of its pool; programs that write into it replace them.
+    executables: its compiled programs, without an adapter. pool: the arrays of its pool; programs that write into it
+    replace them.
     """
 
-    def __init__(self, executables: ExecutableTable[StackedDecoder], buckets: Buckets) -> None:
-        self._decoder = executables.decoder
+    def __init__(self, decoders: AdaptedDecoders[StackedDecoder], buckets: Buckets) -> None:
+        self.decoders = decoders
+        self._decoder, executables = decoders.base
         self._shape = self._decoder.shape
         self.shapes = replace(buckets.shapes, tile_tokens=self._shape.tile_rows, slot_tokens=self._shape.slot_rows)
         self.block_tokens = self.grain = self._shape.block_tokens
@@ -91,20 +93,28 @@ class WholeStepForward:
             return self._extend(extensions)
         read = self._extend(extensions) if extensions[0].read > 1 else None
         arrays = PrefillStep.of(extensions, self._shape).arrays
-        states, *pool = self._program(PrefillKey())(*self._decoder.weights, *self.pool.arrays, *arrays)
+        program, weights = self._with(extensions[0].adapter, PrefillKey())
+        states, *pool = program(*weights, *self.pool.arrays, *arrays)
         self.pool = Pool.of(pool)
         return Computed(states, self._shape.tokens) if read is None else Computed(read.states, 2 * self._shape.tokens)
 
     def _extend(self, items: Sequence[Extension]) -> Computed:
-        program = self._program(ExtendKey(everywhere=items[0].read > 1))
-        (states,) = program(*self._decoder.weights, *self.pool.arrays, *ItemStep.of(items, self._shape).arrays)
+        program, weights = self._with(items[0].adapter, ExtendKey(everywhere=items[0].read > 1))
+        (states,) = program(*weights, *self.pool.arrays, *ItemStep.of(items, self._shape).arrays)
         return Computed(states, self._shape.tokens)
 
-    def packed(self, sequence: PackedSequence, *, dense: bool) -> Computed:
+    def _with(self, adapter: str | None, key: Key) -> tuple[Callable[..., tuple[Any, ...]], tuple[Array, ...]]:
+        """Return the program of a key, and the weights that it takes, with an adapter or without one."""
+        if adapter is None:
+            return self._program(key), self._decoder.weights
+        decoder, executables = self.decoders[adapter]
+        return executables[key], decoder.weights
+
+    def packed(self, sequence: PackedSequence, *, dense: bool, adapter: str | None = None) -> Computed:
         """See :class:`model.forward.Forward`."""
         size, logit_rows = self._buckets.packed_shape(sequence.length, len(sequence.rows))
-        program = self._program(PackedKey(size, logit_rows, dense))
-        (states,) = program(*self._decoder.weights, *sequence.arrays(size, logit_rows, self._decoder.config.window))
+        program, weights = self._with(adapter, PackedKey(size, logit_rows, dense))
+        (states,) = program(*weights, *sequence.arrays(size, logit_rows, self._decoder.config.window))
         return Computed(states, size)
 
     def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:

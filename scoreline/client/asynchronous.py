@@ -37,7 +37,7 @@ from scoreline.client.operations import events as event_operations
 from scoreline.client.operations import files as file_operations
 from scoreline.client.operations import jobs as job_operations
 from scoreline.client.operations import likelihoods as likelihood_operations
-from scoreline.client.operations import scoring, submitting, waiting
+from scoreline.client.operations import receipts, scoring, submitting, waiting
 from scoreline.client.operations.pairs import Pair
 from scoreline.client.options import DecideManyOptions, MapOptions
 from scoreline.client.results import ScoreResult
@@ -107,6 +107,8 @@ class AsyncClient(Connected):
     rerank = _awaited(scoring.rerank)
     decide = _awaited(decision_operations.decide)
     models = _awaited(scoring.models)
+    receipt_keys = _awaited(receipts.receipt_keys)
+    repeat = _awaited(receipts.repeat)
     tokenize = _awaited(scoring.tokenize)
     submit = _awaited(submitting.submit)
     upload = _awaited(submitting.upload)
@@ -178,8 +180,6 @@ class AsyncClient(Connected):
         states: Iterable[State] | AsyncIterable[State],
         questions: Questions,
         *,
-        return_provenance: bool = False,
-        model: str | None = None,
         concurrency: int = CONCURRENCY,
         errors: Literal["raise"] = "raise",
         **options: Unpack[DecideManyOptions],
@@ -191,8 +191,6 @@ class AsyncClient(Connected):
         states: Iterable[State] | AsyncIterable[State],
         questions: Questions,
         *,
-        return_provenance: bool = False,
-        model: str | None = None,
         concurrency: int = CONCURRENCY,
         errors: Literal["yield"],
         **options: Unpack[DecideManyOptions],

@@ -37,7 +37,7 @@ from scoreline.client.operations import events as event_operations
 from scoreline.client.operations import files as file_operations
 from scoreline.client.operations import jobs as job_operations
 from scoreline.client.operations import likelihoods as likelihood_operations
-from scoreline.client.operations import scoring, submitting, waiting
+from scoreline.client.operations import receipts, scoring, submitting, waiting
 from scoreline.client.operations.pairs import Pair
 from scoreline.client.options import DecideManyOptions, MapOptions
 from scoreline.client.results import ScoreResult
@@ -93,6 +93,8 @@ class Client(Connected):
     rerank = _blocking(scoring.rerank)
     decide = _blocking(decision_operations.decide)
     models = _blocking(scoring.models)
+    receipt_keys = _blocking(receipts.receipt_keys)
+    repeat = _blocking(receipts.repeat)
     tokenize = _blocking(scoring.tokenize)
     submit = _blocking(submitting.submit)
     upload = _blocking(submitting.upload)
@@ -164,8 +166,6 @@ class Client(Connected):
         states: Iterable[State],
         questions: Questions,
         *,
-        return_provenance: bool = False,
-        model: str | None = None,
         concurrency: int = CONCURRENCY,
         errors: Literal["raise"] = "raise",
         **options: Unpack[DecideManyOptions],
@@ -177,8 +177,6 @@ class Client(Connected):
         states: Iterable[State],
         questions: Questions,
         *,
-        return_provenance: bool = False,
-        model: str | None = None,
         concurrency: int = CONCURRENCY,
         errors: Literal["yield"],
         **options: Unpack[DecideManyOptions],

@@ -81,6 +81,9 @@ class Answer(Short):
     legend: Mapping[str, Any] | None  # what each level means; None for other kinds
     label_mass: float | None  # the labels' share of the vocabulary; tiny: the prompt is wrong; None: a decision head
     argmax_is_label: bool | None  # whether the most probable of all tokens is a label; None if it is not known
+    orders: int | None  # in how many orders its options were asked; None without ``permute``
+    spread: float | None  # the largest difference between two orders in the probability of an option
+    flips: float | None  # the share of the orders whose most probable option is another one
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], diagnostics: Mapping[str, Any]) -> Answer:
@@ -93,6 +96,7 @@ class Answer(Short):
             legend=raw.get("legend"),
             label_mass=diagnostics["label_mass"],
             argmax_is_label=diagnostics["argmax_is_label"],
+            **{name: diagnostics.get(name) for name in ("orders", "spread", "flips")},
         )
 
 
@@ -107,6 +111,10 @@ class Decision(Short):
     cached_tokens: int  # prompt tokens that did not have to be computed
     warnings: list[str]  # what is odd about the request, in words
     provenance: list[Provenance | None] | None  # what computed them; None unless asked for
+    receipt: str | None  # a signed statement of request and answer; None unless asked for
+    judged: (
+        Mapping[str, Mapping[str, Any]] | None
+    )  # of questions with a calibration or threshold: what these make of it
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
     def __getitem__(self, name: str) -> Any:
@@ -131,6 +139,8 @@ class Decision(Short):
             prompt_tokens=usage["input_tokens"],
             cached_tokens=usage.get("input_tokens_details", usage)["cached_tokens"],
             provenance=Provenance.read_all(raw),
+            receipt=raw.get("receipt"),
+            optional=frozenset({"judged"}),
         )
 
 

@@ -149,8 +149,6 @@ def decide_many(
     states: Iterable[State] | AsyncIterable[State],
     questions: Questions,
     *,
-    return_provenance: bool = False,
-    model: str | None = None,
     concurrency: int = CONCURRENCY,
     errors: Literal["raise", "yield"] = "raise",
     **options: Unpack[DecideManyOptions],
@@ -160,8 +158,7 @@ def decide_many(
     Each state becomes a job, and the jobs are sent and awaited as those of :meth:`map`.
 
     states: for an :class:`AsyncClient`, they may come from an asynchronous iterable, too. questions: as those of
-    :meth:`decide`. return_provenance: also return what computed the answers.
-    model: the name of a model; None: the one that is served.
+    :meth:`decide`.
     concurrency: jobs under way at a time. errors: ``"raise"``: a state that fails ends the iteration; ``"yield"``:
     its error is yielded in the place of its decision.
 
@@ -175,12 +172,7 @@ def decide_many(
     if isinstance(states, str):
         raise TypeError("the states are a list; decide() takes one")
     check_is_list(states, "gives no states")
-    given: dict[str, Any] = {
-        "questions": bodies_of(questions),
-        "model": model,
-        "return_provenance": return_provenance,
-        **options,
-    }
+    given: dict[str, Any] = {"questions": bodies_of(questions), **options}
     own = {name: given.pop(name, default) for name, default in _OF_THE_WHOLE.items()}
     return Mapping(states, _decided, _decision_of, concurrency, errors, given, **own)
 

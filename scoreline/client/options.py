@@ -37,6 +37,7 @@ TextLabels = Sequence[str] | Sequence[Sequence[str]] | Column
 LabelScoring = Literal["token", "sequence"]
 LabelNormalization = Literal["none", "tokens", "bytes"]
 Priority = Literal["interactive", "normal", "bulk"]
+Permute = int | Literal["balanced"]
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -53,9 +54,11 @@ class ScoreOptions(TypedDict, total=False):
     query_template, item_template: the text that the query, or each item, becomes; ``{query}`` and ``{item}`` stand for
     them. template: the name of a template of the service instead of these two. instruction: what the template says the
     task is, if it has a place for it.
+    calibration, threshold: the name of a calibration or a threshold that the service has: its answer has calibrated
+    probabilities, and what to do with each item, too.
     item_first: score item + query instead of query + item.
     return_logprobs, return_logits, return_provenance: also return log-probabilities over the whole vocabulary, raw
-    logits, and what computed the scores.
+    logits, and what computed the scores. return_receipt: also return a signed statement of all this.
     model: the name of a model; None: the one that is served.
     """
 
@@ -70,10 +73,13 @@ class ScoreOptions(TypedDict, total=False):
     item_template: str | None
     template: str | None
     instruction: str | None
+    calibration: str | None
+    threshold: str | None
     item_first: bool
     return_logprobs: bool
     return_logits: bool
     return_provenance: bool
+    return_receipt: bool
     model: str | None
 
 
@@ -81,12 +87,14 @@ class LikelihoodOptions(TypedDict, total=False):
     """What is asked about the tokens of each item.
 
     return_token_logprobs, return_tokens, return_provenance: also return the log-probability of each token, the ids of
-    the tokens, and what computed them. model: the name of a model; None: the one that is served.
+    the tokens, and what computed them. return_receipt: also return a signed statement of all this.
+    model: the name of a model; None: the one that is served.
     """
 
     return_token_logprobs: bool
     return_tokens: bool
     return_provenance: bool
+    return_receipt: bool
     model: str | None
 
 
@@ -130,9 +138,32 @@ class MapOptions(ScoreJobOptions, ManyOptions, total=False):
     """Jobs of scores, one for each pair."""
 
 
-class DecideManyOptions(JobOptions, ManyOptions, total=False):
+class DecisionOptions(TypedDict, total=False):
+    """How questions are asked, and what is made of the answers.
+
+    permute: ask choices in so many orders of their options, 2 to 24, and take the mean; ``"balanced"``: in as many as
+    there are options.
+    calibration, threshold: by the names of questions, the names of calibrations and thresholds that the service has:
+    ``judged`` of a decision says what they make of it.
+    return_provenance: also return what computed the answers. return_receipt: also return a signed statement of
+    request, answers and provenance. model: the name of a model; None: the one that is served.
+    """
+
+    permute: Permute | None
+    calibration: Mapping[str, str] | None
+    threshold: Mapping[str, str] | None
+    return_provenance: bool
+    return_receipt: bool
+    model: str | None
+
+
+class DecisionJobOptions(DecisionOptions, JobOptions, total=False):
+    """A job of decisions."""
+
+
+class DecideManyOptions(DecisionJobOptions, ManyOptions, total=False):
     """Jobs of decisions, one for each state."""
 
 
-EXPLAINED = (ScoreOptions, LikelihoodOptions, JobOptions, ManyOptions)
+EXPLAINED = (ScoreOptions, LikelihoodOptions, DecisionOptions, JobOptions, ManyOptions)
 """The kinds of options whose docstrings explain them."""

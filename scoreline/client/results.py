@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_ARTEFACTS = frozenset({"calibration", "threshold"})
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """What computed some scores: what is needed to get the same bits again."""
@@ -32,6 +35,8 @@ class Provenance:
     batch_invariant: bool  # False: the rounding may depend on what else was scored
     versions: Mapping[str, str]  # of the service and of the libraries that compute
     algorithms: Sequence[str]  # by which the items were scored
+    calibration: str | None  # the id of the calibration that was applied; None: there is none
+    threshold: str | None  # the id of the threshold that decided; None: there is none
 
     @classmethod
     def read_all(cls, raw: Mapping[str, Any]) -> list[Provenance | None] | None:
@@ -39,10 +44,10 @@ class Provenance:
         entries = raw.get("provenance")
         if entries is None:
             return None
-        return [None if one is None else read_fields(cls, one) for one in entries]
+        return [None if one is None else read_fields(cls, one, optional=_ARTEFACTS) for one in entries]
 
 
-OPTIONAL_COLUMNS = frozenset({"logprobs", "logits", "label_mass", "relevance"})
+OPTIONAL_COLUMNS = frozenset({"logprobs", "logits", "label_mass", "relevance", "calibrated", "action", "label_set"})
 """What an answer may have for each item beside its scores."""
 
 TOKEN_COLUMNS = frozenset({"token_logprobs", "tokens"})
@@ -63,7 +68,11 @@ class ScoreResult(tables.Short):
     warnings: list[str]  # what is odd about the request, in words
     label_mass: list[float] | None  # of each item: the labels' share of the probability; tiny: the prompt is wrong
     relevance: list[float] | None  # of each item, by the formula of the template that the request named
+    calibrated: list[list[float]] | None  # of each item: the probability of each label; None without a calibration
+    action: list[str] | None  # of each item: a label, or "abstain"; None without a threshold
+    label_set: list[list[str]] | None  # of each item: the labels that may be true; None unless a threshold has sets
     provenance: list[Provenance | None] | None  # what computed them; None unless asked for
+    receipt: str | None  # a signed statement of request and answer; None unless asked for
     labels: tuple[str | int, ...] | None  # names of the columns, where the client knows them
     row_index: pd.Index | None = field(repr=False, compare=False)  # of the pandas column that the items came from
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
@@ -79,6 +88,7 @@ class ScoreResult(tables.Short):
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             provenance=Provenance.read_all(raw),
+            receipt=raw.get("receipt"),
             labels=asked.labels,
             row_index=asked.index,
         )
@@ -98,8 +108,8 @@ class ScoreResult(tables.Short):
         read by the id of its job alone, its rows are numbered from 0.
 
         It has a column for each label, named by it where the client knows the labels, else by its number, and the
-        columns ``label_mass`` and ``relevance`` where the service returned them. Items with different numbers of labels
-        have one column, ``scores``, of lists.
+        columns ``label_mass``, ``relevance``, ``calibrated``, ``action`` and ``label_set`` where the service returned
+        them. Items with different numbers of labels have one column, ``scores``, of lists.
         """
         return tables.to_pandas(tables.columns_of_scores(self), self.row_index)
 
@@ -126,6 +136,7 @@ class LikelihoodResult(tables.Short):
     cached_tokens: int  # prompt tokens that did not have to be computed
     warnings: list[str]  # what is odd about the request, in words
     provenance: list[Provenance | None] | None  # what computed them; None unless asked for
+    receipt: str | None  # a signed statement of request and answer; None unless asked for
     row_index: pd.Index | None = field(repr=False, compare=False)  # of the pandas column that the items came from
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
@@ -140,6 +151,7 @@ class LikelihoodResult(tables.Short):
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             provenance=Provenance.read_all(raw),
+            receipt=raw.get("receipt"),
             row_index=asked.index,
         )
 
@@ -182,6 +194,9 @@ class RankedDocument(tables.Short):
     index: int  # its place in the request
     relevance_score: float  # by the template's formula, which need not lie between 0 and 1
     label_mass: float | None  # the probability of the labels; tiny: the prompt is wrong; None: the model has classes
+    calibrated: list[float] | None  # the probability of each label of the template; None without a calibration
+    action: str | None  # a label, or "abstain"; None without a threshold
+    label_set: list[str] | None  # the labels that may be true; None unless a threshold has sets
     text: str | None  # None unless asked for
 
 
@@ -195,6 +210,7 @@ class Ranking(tables.Short):
     prompt_tokens: int  # the lengths of all sequences, summed
     warnings: list[str]  # what is odd about the request, in words
     provenance: list[Provenance | None] | None  # what computed it; None unless asked for
+    receipt: str | None  # a signed statement of request and answer; None unless asked for
     row_index: pd.Index | None = field(repr=False, compare=False)  # of the pandas column of documents
     raw: Mapping[str, Any] = field(repr=False)  # the whole response
 
@@ -206,11 +222,12 @@ class Ranking(tables.Short):
             cls,
             raw,
             results=[
-                read_fields(RankedDocument, result, optional={"label_mass"}, text=text)
+                read_fields(RankedDocument, result, optional=OPTIONAL_COLUMNS, text=text)
                 for result, text in zip(raw["results"], texts, strict=True)
             ],
             prompt_tokens=raw["usage"]["prompt_tokens"],
             provenance=Provenance.read_all(raw),
+            receipt=raw.get("receipt"),
             row_index=asked.index,
         )
 
@@ -219,7 +236,8 @@ class Ranking(tables.Short):
 
         Each row has the index of its document in the pandas column that the documents came from. If they came from
         elsewhere, the rows are numbered from 0. The columns are ``index``, which is the document's place in the
-        request, ``relevance_score``, ``label_mass``, and ``text`` if the texts were returned.
+        request, ``relevance_score``, ``label_mass``, what a calibration or threshold says, and ``text``, where the
+        service returned them.
         """
         return tables.to_pandas(tables.columns_of_ranking(self.results), self._index_of_results())
 
@@ -245,6 +263,9 @@ class ItemScores(tables.Short):
     logits: list[float | None] | None  # None unless asked for; in it, None stands for an infinity
     label_mass: float | None  # the labels' share of the probability; None where it was not computed
     relevance: float | None  # by the formula of the template that the request named
+    calibrated: list[float] | None  # the probability of each label; None without a calibration
+    action: str | None  # a label, or "abstain"; None without a threshold
+    label_set: list[str] | None  # the labels that may be true; None unless a threshold has sets
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> ItemScores:
@@ -267,6 +288,7 @@ class Model:
     """A served model."""
 
     id: str  # the name by which requests name it
+    parent: str | None  # the model alone, if this is a model with an adapter
     max_model_len: int  # longest sequence, in tokens
     live_workers: int  # how many workers serve it now
     template: str | None  # by which documents are ranked; None: by none, unless a request names one
@@ -285,4 +307,5 @@ class Model:
         classes = raw.get("classes") or {"names": ()}
         decides = classes.get("activation") == "decisions"
         own = () if decides else tuple(classes["names"])
-        return read_fields(cls, raw, templates=templates, classes=own, decides=decides)
+        parent = raw.get("parent")  # of which a service of an earlier version says nothing
+        return read_fields(cls, raw, parent=parent, templates=templates, classes=own, decides=decides)

@@ -56,15 +56,18 @@ class _Gathering(Generic[T]):
     def __init__(self, work: Callable[[list[T]], Awaitable[Sequence[Outcome]]], at_once: int | None = None) -> None:
         """at_once: how often the work is done at the same time; None: for all who ask."""
         self._work = work
-        self._free = at_once
+        self._at_once = at_once
         self._asked: list[tuple[T, int, asyncio.Future[Outcome]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        # Those that will look once more for what is asked. A task that will not is in the set for a moment longer.
+        self._looking = 0
 
     async def ask(self, what: T, items: int) -> Outcome:
         """Return what came of one job, which has so many items."""
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._asked.append((what, items, outcome))
-        if self._free is None or self._free > len(self._tasks):
+        if self._at_once is None or self._looking < self._at_once:
+            self._looking += 1
             # It begins after all that are about to ask now.
             task = asyncio.create_task(self._do())
             self._tasks.add(task)
@@ -87,6 +90,7 @@ class _Gathering(Generic[T]):
                 for (_, future), outcome in zip(taken, outcomes, strict=True):
                     if not future.done():
                         future.set_result(outcome)
+        self._looking -= 1
 
     async def close(self) -> None:
         """Give up what is under way."""

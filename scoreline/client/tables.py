@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-RANKING_COLUMNS = ("index", "relevance_score", "label_mass", "text")
+RANKING_COLUMNS = ("index", "relevance_score", "label_mass", "calibrated", "action", "label_set", "text")
+SCORE_COLUMNS = ("label_mass", "relevance", "calibrated", "action", "label_set")
 LIKELIHOOD_COLUMNS = ("logprob", "num_tokens", "is_greedy", "token_logprobs", "tokens")
 
 HTML_ROWS, HTML_COLUMNS = 10, 20
@@ -54,10 +55,6 @@ class _Scores(Protocol):
     def scores(self) -> list[list[float]]: ...
     @property
     def labels(self) -> tuple[str | int, ...] | None: ...
-    @property
-    def label_mass(self) -> list[float] | None: ...
-    @property
-    def relevance(self) -> list[float] | None: ...
 
 
 def to_numpy(result: _Scores, values: Values) -> npt.NDArray[np.float64]:
@@ -138,8 +135,8 @@ def _cells(values: Sequence[str]) -> str:
 def columns_of_ranking(documents: Sequence[object]) -> Columns:
     """Return the columns of a ranking."""
     columns = {name: [getattr(one, name) for one in documents] for name in RANKING_COLUMNS}
-    # A model with classes has no label mass, and texts are returned on demand.
-    absent = [name for name in ("label_mass", "text") if all(one is None for one in columns[name])]
+    # A model with classes has no label mass, and what follows is returned on demand.
+    absent = [name for name in RANKING_COLUMNS[2:] if all(one is None for one in columns[name])]
     return {name: column for name, column in columns.items() if name not in absent}
 
 
@@ -152,7 +149,7 @@ def columns_of_likelihoods(result: object) -> Columns:
 def columns_of_scores(result: _Scores) -> Columns:
     """Return the columns of scores."""
     rows = result.scores
-    others = {"label_mass": result.label_mass, "relevance": result.relevance}
+    others = {name: getattr(result, name) for name in SCORE_COLUMNS}
     named: Columns = {name: column for name, column in others.items() if column is not None}
     if len({len(row) for row in rows}) > 1:
         return {"scores": rows, **named}

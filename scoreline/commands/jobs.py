@@ -30,6 +30,9 @@ app.add_typer(jobs_app, name="jobs", rich_help_panel=USING)
 
 WATCH_SECONDS = 1.0
 ROWS_AT_ONCE = 1_000
+_OF_ITEM = ("label_mass", "relevance", "action")
+"""What an item may have besides numbers of each label."""
+
 OF_LIKELIHOODS = ("logprob", "num_tokens", "is_greedy")
 """The columns of a job of likelihoods."""
 
@@ -137,7 +140,7 @@ def _write(sink: Sink, rows: Iterator[dict[str, Any]], output: str) -> None:
 
 
 def _column_names(first: Scored | None, labels: Sequence[str] | None) -> list[str]:
-    """Return the names of the columns of numbers: of the scores, and of what else the job was asked for."""
+    """Return the names of the columns: of the scores, and of what else the job was asked for."""
     if first is None:
         return []
     if isinstance(first, ItemLikelihood):
@@ -148,25 +151,20 @@ def _column_names(first: Scored | None, labels: Sequence[str] | None) -> list[st
     if labels and len(labels) != count:
         raise CommandError(f"there are {len(labels)} names, and the job has {count} labels", ExitCode.USAGE)
     names = list(labels or (f"score_{m}" for m in range(count)))
-    for kind in ("logprobs", "logits"):
+    for kind, name in (("logprobs", "logprob"), ("logits", "logit"), ("calibrated", "calibrated")):
         if getattr(first, kind) is not None:
-            names += [f"{kind[:-1]}_{m}" if not labels else f"{kind[:-1]} {labels[m]}" for m in range(count)]
-    return names + [name for name in ("label_mass", "relevance") if _number(first, name) is not None]
+            names += [f"{name}_{m}" if not labels else f"{name} {labels[m]}" for m in range(count)]
+    return names + [name for name in _OF_ITEM if getattr(first, name) is not None]
 
 
 def _row(item: Scored, names: Sequence[str]) -> dict[str, Any]:
     if isinstance(item, ItemLikelihood):
         return {"index": item.index, **{name: getattr(item, name) for name in names}}
-    values: list[float | None] = [*item.scores, *(item.logprobs or ()), *(item.logits or ())]
-    values += [value for name in ("label_mass", "relevance") if (value := _number(item, name)) is not None]
+    values: list[object] = [*item.scores, *(item.logprobs or ()), *(item.logits or ()), *(item.calibrated or ())]
+    values += [value for name in _OF_ITEM if (value := getattr(item, name)) is not None]
     if len(values) != len(names):
         raise CommandError("the items of this job have labels of their own: read them with --format json")
     return {"index": item.index, **dict(zip(names, values, strict=True))}
-
-
-def _number(item: ItemScores, name: str) -> float | None:
-    value: float | None = getattr(item, name, None)
-    return value
 
 
 def _fields(item: Scored) -> dict[str, Any]:

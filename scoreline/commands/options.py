@@ -20,6 +20,13 @@ LabelsOption = Annotated[
     list[str] | None,
     typer.Option("--label", help="What may come next, as text, such as ' yes'; give it once for each label."),
 ]
+PermuteOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|balanced",
+        help="With --questions: ask choices in so many orders of their options, and take the mean.",
+    ),
+]
 TemplateOption = Annotated[
     str | None, typer.Option("--template", help="A template of the service, which has the wording and the labels.")
 ]
@@ -28,8 +35,8 @@ InstructionOption = Annotated[
 ]
 
 
-class ScoringOptions(TypedDict):
-    """The options that say how items are scored, under the names that the client has for them."""
+class PromptOptions(TypedDict):
+    """The options that say what the model is asked about an item, under the names that the client has for them."""
 
     label_scoring: Annotated[
         LabelScoring | None,
@@ -40,10 +47,6 @@ class ScoringOptions(TypedDict):
         typer.Option(
             "--label-normalization", help="What the log-probability of a label of several tokens is divided by."
         ),
-    ]
-    apply_softmax: Annotated[
-        bool,
-        typer.Option("--softmax", help="Normalise the scores of each item over the labels, so that they sum to 1."),
     ]
     temperature: Annotated[
         float | None,
@@ -62,18 +65,44 @@ class ScoringOptions(TypedDict):
     ]
 
 
-def with_scoring_options(before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command that takes :class:`ScoringOptions` each of them by itself, before one of its own options."""
+class ScoringOptions(PromptOptions):
+    """The options that say how items are scored, under the names that the client has for them."""
+
+    apply_softmax: Annotated[
+        bool,
+        typer.Option("--softmax", help="Normalise the scores of each item over the labels, so that they sum to 1."),
+    ]
+
+
+class ArtefactOptions(ScoringOptions):
+    """The same, and what is made of the scores."""
+
+    calibration: Annotated[
+        str | None,
+        typer.Option("--calibration", help="A calibration of the service: the scores are then its probabilities."),
+    ]
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            "--threshold", help="A threshold of the service: a column `action` says what to do with each row."
+        ),
+    ]
+
+
+def with_scoring_options(
+    before: str, options: type = ScoringOptions
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command that takes options of a kind each of them by itself, before one of its own options."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
         place = list(signature.parameters).index(before)
-        options = [
+        taken = [
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=_default(kind), annotation=kind)
-            for name, kind in get_type_hints(ScoringOptions, include_extras=True).items()
+            for name, kind in get_type_hints(options, include_extras=True).items()
         ]
-        vars(command)["__signature__"] = signature.replace(parameters=[*own[:place], *options, *own[place:]])
+        vars(command)["__signature__"] = signature.replace(parameters=[*own[:place], *taken, *own[place:]])
         return command
 
     return decorated

@@ -7,7 +7,8 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated, TypeVar, Unpack
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, Unpack
 
 import typer
 from rich.console import Console
@@ -15,21 +16,23 @@ from rich.console import Console
 from scoreline.client import DEFAULT_URL, AsyncClient, ScorelineError
 from scoreline.commands.options import (
     USING,
+    ArtefactOptions,
     JsonOption,
     LabelsOption,
-    ScoringOptions,
+    PermuteOption,
     UrlOption,
     with_scoring_options,
 )
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.failures import failure_of
 from scoreline.runs.beginning import Finished, run
-from scoreline.runs.decisions import StateColumns, read_questions
+from scoreline.runs.columns import read_columns, read_state_columns
+from scoreline.runs.decisions import StateColumns, permute_of, read_questions
 from scoreline.runs.display import duration, share, speed
 from scoreline.runs.formats import STANDARD, Format, format_of
 from scoreline.runs.journal import JournalError
 from scoreline.runs.plan import Empty, Plan, Remedy
-from scoreline.runs.prompts import Columns, read_filling
+from scoreline.runs.prompts import Columns
 from scoreline.runs.trial import Trial, try_out
 from scoreline.runs.windows import WindowSize
 from scoreline.runs.writing import discard_output
@@ -43,7 +46,7 @@ SHOWN_ERRORS = 20  # of a run that writes to standard output, and so has no file
 
 
 @app.command("run", rich_help_panel=USING)
-@with_scoring_options(before="on_too_long")
+@with_scoring_options(before="on_too_long", options=ArtefactOptions)
 def run_command(
     source: Annotated[str, typer.Argument(metavar="FILE", help="CSV, TSV, JSON lines or Parquet; -: standard input.")],
     output: Annotated[
@@ -70,6 +73,7 @@ def run_command(
     state_columns: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="The same for several columns, which become a JSON object.")
     ] = None,
+    permute: PermuteOption = None,
     on_too_long: Annotated[
         Remedy, typer.Option(help="Rows with more tokens than the model takes: skip leaves their cells empty.")
     ] = Remedy.FAIL,
@@ -103,7 +107,7 @@ def run_command(
     ] = 3600.0,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
-    **scoring: Unpack[ScoringOptions],
+    **scoring: Unpack[ArtefactOptions],
 ) -> None:
     """Score all rows of a file, and write them with their scores; or ask questions about each, and write the answers.
 
@@ -114,16 +118,23 @@ def run_command(
     """
     asked = read_questions(questions) if questions is not None else {}
     columns: Columns | StateColumns
+    asked_options: dict[str, Any] = {}
     if asked:
         others = {"item_column": item_column, "query_column": query_column, "query": query, "label": label}
-        _refuse_beside_questions({**others, "label_column": label_column, **scoring})
-        columns = _state_columns(state_column, state_columns, scores_empty=empty is Empty.SCORE)
+        refuse_beside_questions({**others, "label_column": label_column, **scoring})
+        asked_options = {} if permute is None else {"permute": permute_of(permute)}
+        columns = read_state_columns(state_column, state_columns, scores_empty=empty is Empty.SCORE)
     else:
-        if state_column is not None or state_columns is not None:
+        if state_column is not None or state_columns is not None or permute is not None:
+            message = "--state-column, --state-columns and --permute belong to --questions, which is missing"
+            raise CommandError(message, ExitCode.USAGE)
+        if label_column and (label or scoring["template"] is not None):
             raise CommandError(
-                "--state-column and --state-columns belong to --questions, which is missing", ExitCode.USAGE
+                "rows of --label-column have no other labels: leave out --label and --template", ExitCode.USAGE
             )
-        columns = _columns(item_column, query_column, query, label, label_column, scoring, empty)
+        columns = read_columns(
+            item_column, query_column, query, scoring, label_column or (), scores_empty=empty is Empty.SCORE
+        )
     sent = {f"{one.place}_template": one.sent for one in columns.fillings}
     source_format = format_of(source, input_format, "--input-format")
     plan = Plan(
@@ -133,7 +144,7 @@ def run_command(
         target_format=format_of(output, output_format or _like_the_input(output, source_format), "--output-format"),
         columns=columns,
         labels=tuple(label or ()),
-        options={name: value for name, value in {**scoring, **sent}.items() if value},
+        options={name: value for name, value in {**scoring, **sent, **asked_options}.items() if value},
         window=WindowSize(window_rows, WINDOW_CHARACTERS),
         questions=asked,
         prefix=column_prefix,
@@ -146,52 +157,20 @@ def run_command(
         restart=restart,
     )
     if dry_run:
-        _report_trial(plan, _run(plan, url, patience, lambda client: try_out(plan, client)), as_json=as_json)
+        _report_trial(
+            plan, carry_out(plan.journal, url, patience, lambda client: try_out(plan, client)), as_json=as_json
+        )
         return
-    finished = _run(plan, url, patience, lambda client: run(plan, client, Console(stderr=True)))
+    finished = carry_out(plan.journal, url, patience, lambda client: run(plan, client, Console(stderr=True)))
     _report(plan, finished, as_json=as_json)
 
 
-def _state_columns(column: str | None, columns: str | None, *, scores_empty: bool) -> StateColumns:
-    if (column is None) == (columns is None):
-        raise CommandError(
-            "give either --state-column, the column that the questions are about, or --state-columns", ExitCode.USAGE
-        )
-    names = [column] if column is not None else [name.strip() for name in (columns or "").split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise CommandError("--state-columns must be different names with commas between them", ExitCode.USAGE)
-    return StateColumns(tuple(names), is_object=column is None, scores_empty=scores_empty)
-
-
-def _refuse_beside_questions(options: Mapping[str, object]) -> None:
+def refuse_beside_questions(options: Mapping[str, object]) -> None:
+    """Raise CommandError if an option is given that does not go with questions."""
     given = ["--softmax" if name == "apply_softmax" else f"--{name}" for name, value in options.items() if value]
     if given:
         words = ", ".join(given).replace("_", "-")
         raise CommandError(f"--questions asks about a state, and does not go with {words}", ExitCode.USAGE)
-
-
-def _columns(
-    item_column: str | None,
-    query_column: str | None,
-    query: str | None,
-    label: list[str] | None,
-    label_column: list[str] | None,
-    scoring: ScoringOptions,
-    empty: Empty,
-) -> Columns:
-    if item_column is None:
-        raise CommandError("give --item-column, the column of the items, or --questions", ExitCode.USAGE)
-    if (query_column is None) == (query is None):
-        raise CommandError(
-            "give either --query-column, the column of the queries, or --query, one text for all rows", ExitCode.USAGE
-        )
-    if label_column and (label or scoring["template"] is not None):
-        raise CommandError(
-            "rows of --label-column have no other labels: leave out --label and --template", ExitCode.USAGE
-        )
-    fillings = read_filling(scoring["query_template"], "query"), read_filling(scoring["item_template"], "item")
-    scores_empty = empty is Empty.SCORE
-    return Columns(query_column, item_column, query or "", *fillings, tuple(label_column or ()), scores_empty)
 
 
 def _like_the_input(output: str, source_format: Format) -> Format | None:
@@ -201,12 +180,17 @@ def _like_the_input(output: str, source_format: Format) -> Format | None:
     return Format.JSON_LINES if source_format is Format.PARQUET else source_format
 
 
-def _run(plan: Plan, url: str, patience: float, what: Callable[[AsyncClient], Awaitable[T]]) -> T:
+def carry_out(journal: Path | None, url: str, patience: float, what: Callable[[AsyncClient], Awaitable[T]]) -> T:
+    """Do something with a client, and return what comes of it. Raises CommandError for all that can go wrong.
+
+    journal: where the journals of its runs are; None: it can't be resumed. patience: in seconds.
+    """
+
     async def go() -> T:
         async with AsyncClient(url, retry_seconds=patience, outage_seconds=patience) as client:
             return await what(client)
 
-    hint = "" if plan.journal is None else "the same command goes on where this one has stopped"
+    hint = "" if journal is None else "the same command goes on where this one has stopped"
     goes_on = f"; {hint}" if hint else ""
     try:
         return asyncio.run(go())
@@ -220,7 +204,7 @@ def _run(plan: Plan, url: str, patience: float, what: Callable[[AsyncClient], Aw
     except OSError as error:
         raise CommandError(f"the output can't be written: {error.strerror or error}{goes_on}") from None
     except JournalError as error:
-        raise CommandError(f"the journal {plan.journal} can't be written: {error}{goes_on}") from None
+        raise CommandError(f"the journal {journal} can't be written: {error}{goes_on}") from None
 
 
 def _report_trial(plan: Plan, trial: Trial, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from scoreline.runs.headings import missing_column
 from scoreline.runs.journal import Journal, Written, name_of_earlier_run
 from scoreline.runs.plan import Plan, new_columns
 from scoreline.runs.reading import Source, open_source
-from scoreline.runs.run import Opened, Run, all_columns, in_a_thread
+from scoreline.runs.run import MODEL, Opened, Run, all_columns, in_a_thread
 from scoreline.runs.scoring import RUN
 from scoreline.runs.windows import unwritten_windows
 from scoreline.runs.writing import open_sink, write_lines
@@ -40,6 +40,7 @@ class Finished:
     written: Written
     errors: list[dict[str, Any]]  # why cells are empty, of the first MAX_ERRORS such rows
     warnings: Sequence[str]  # of the service
+    model: Mapping[str, Any] | None  # the fingerprints of the one that has scored the rows; None: none has said them
 
 
 async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
@@ -66,7 +67,8 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
                     plan = replace(plan, options={**plan.options, "template": pinned(template)})
                 warnings = await _run(plan, source, journal, labels, client, console)
             finish(plan, journal)
-            finished = Finished(journal.run_name, journal.written, list(journal.errors(MAX_ERRORS)), warnings)
+            model = journal.recall(MODEL)
+            finished = Finished(journal.run_name, journal.written, list(journal.errors(MAX_ERRORS)), warnings, model)
         except BaseException:
             if journal.is_empty:
                 journal.remove()
@@ -189,7 +191,7 @@ async def _served_models(client: AsyncClient, journal: Journal, console: Console
 
     A service that has answered an earlier process of this run is waited for as one that has answered this process.
     """
-    if not journal.knows(SERVED):
+    if journal.recall(SERVED) is None:
         return await client.models()
     client.service.was_reached = True
     asking = asyncio.create_task(client.models())

@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scoreline.client.decisions import Decision
+from scoreline.client.decisions import Answer, Decision
+from scoreline.client.options import Permute
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import Row
 from scoreline.runs.prompts import EmptyTextError, Filling, Text
 
 _CONFIDENCE = "_confidence"
+_PROBABILITIES = "_probabilities"
+YES, NO = "yes", "no"
+"""The answers to a question of yes or no."""
+
+MOST_ORDERS = 24
+"""The most orders of options, as the service has it, whose code the command runs without."""
+
 _KINDS = ("noul", "choice", "score")
 
 
@@ -61,6 +69,15 @@ def _is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
+def permute_of(given: str) -> Permute:
+    """Return in how many orders options are asked, as the client takes it. Raises CommandError."""
+    if given == "balanced":
+        return "balanced"
+    if not given.isdecimal() or len(given) > 2 or not 2 <= int(given) <= MOST_ORDERS:
+        raise CommandError(f'--permute must be "balanced" or a number from 2 to {MOST_ORDERS}', ExitCode.USAGE)
+    return int(given)
+
+
 def read_questions(name: str) -> dict[str, Any]:
     """Return the questions of a file: a JSON object with a question by each name. Raises CommandError."""
     try:
@@ -77,8 +94,28 @@ def read_questions(name: str) -> dict[str, Any]:
     return found
 
 
-def answer_columns(questions: Mapping[str, Any]) -> list[str]:
-    """Return the columns of the answers: that of yes or no has the probability, so it needs no confidence."""
+def options_of(question: Mapping[str, Any]) -> list[str]:
+    """Return what may be answered to a question: names of options, or numbers of levels as texts."""
+    criteria = question.get("criteria")
+    if question["type"] == "noul":
+        return [YES, NO]
+    return [str(level) for level in range(len(criteria))] if isinstance(criteria, list) else list(criteria or ())
+
+
+def probabilities_of(answer: Answer) -> dict[str, float]:
+    """Return the probability of each option, by its name."""
+    if answer.probabilities is None:
+        return {YES: answer.value, NO: 1 - answer.value}
+    return {str(name): share for name, share in answer.probabilities.items()}
+
+
+def answer_columns(questions: Mapping[str, Any], *, with_probabilities: bool = False) -> list[str]:
+    """Return the columns of the answers: that of yes or no has the probability, so it needs no confidence.
+
+    with_probabilities: each answer has one column instead, with the probabilities of all its options.
+    """
+    if with_probabilities:
+        return [name + _PROBABILITIES for name in questions]
     return [
         name + ending
         for name, question in questions.items()
@@ -86,8 +123,10 @@ def answer_columns(questions: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def answer_cells(questions: Mapping[str, Any], decision: Decision) -> list[Any]:
+def answer_cells(questions: Mapping[str, Any], decision: Decision, *, with_probabilities: bool = False) -> list[Any]:
     """Return the cells of a row for the columns of the answers."""
+    if with_probabilities:
+        return [probabilities_of(decision.answers[name]) for name in questions]
     found = [(decision.answers[name], question["type"]) for name, question in questions.items()]
     return [
         cell

@@ -218,15 +218,15 @@ class Journal:
 
     def remember(self, name: str, value: Any) -> Any:
         """Return what is stored under a name; the first time, store the value."""
-        row = self._connection.execute("SELECT value FROM run WHERE name = ?", (name,)).fetchone()
-        if row is not None:
-            return json.loads(row[0])
+        if (stored := self.recall(name)) is not None:
+            return stored
         self.note(name, value)
         return value
 
-    def knows(self, name: str) -> bool:
-        """Return whether something is stored under a name."""
-        return self._connection.execute("SELECT 1 FROM run WHERE name = ?", (name,)).fetchone() is not None
+    def recall(self, name: str) -> Any:
+        """Return what is stored under a name, or None."""
+        row = self._connection.execute("SELECT value FROM run WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
 
     def count_window(self, written: Written, digests: bytes, errors: Mapping[int, dict[str, Any]]) -> None:
         """Note that another window is written.

@@ -18,6 +18,7 @@ from scoreline.templates import labels_of
 
 LABEL_MASS = "label_mass"
 RELEVANCE = "relevance"
+ACTION = "action"
 SCORES = "scores"
 BEST_LABEL = "best_label"
 """The columns of rows that have labels of their own: a list of scores, and the label with the highest one."""
@@ -51,6 +52,7 @@ class Plan:
     options: Mapping[str, Any]  # of each job, as the client takes them
     window: WindowSize
     questions: Mapping[str, Any] = field(default_factory=dict)  # about each row, by their names; empty: it is scored
+    with_probabilities: bool = False  # of each option of a question, in place of the answer
     has_label_mass: bool = True  # whether the labels have a share of the probability of all tokens
     prefix: str = ""  # of the names of the new columns
     on_too_long: Remedy = Remedy.FAIL
@@ -104,8 +106,9 @@ class Plan:
 
     @property
     def of_each_row(self) -> tuple[str, ...]:
-        """The names of the numbers that a row has beside its scores."""
-        shown = {LABEL_MASS: self.has_label_mass, RELEVANCE: self.has_relevance}
+        """The names of what a row has beside its scores."""
+        decides = self.options.get("threshold") is not None
+        shown = {LABEL_MASS: self.has_label_mass, RELEVANCE: self.has_relevance, ACTION: decides}
         return tuple(name for name, is_shown in shown.items() if is_shown)
 
     def check_templates(self, file: str, columns: Collection[str]) -> None:
@@ -128,6 +131,7 @@ class Plan:
             **self.columns.fingerprint(),
             "list of labels": list(self.labels),
             **({"set of questions": self.questions} if self.questions else {}),
+            **({"kind of answers": "probabilities"} if self.with_probabilities else {}),
             **{name.replace("_", " "): value for name, value in self.options.items()},
             "column prefix": self.prefix,
             **({"escaping of formulas": True} if self.escape_formulas else {}),
@@ -141,7 +145,10 @@ def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> list
     labels: of the plan, or of its template. taken: the columns of the input. Raises CommandError.
     """
     if plan.questions:
-        return _free([plan.prefix + name for name in answer_columns(plan.questions)], taken)
+        return _free(
+            [plan.prefix + name for name in answer_columns(plan.questions, with_probabilities=plan.with_probabilities)],
+            taken,
+        )
     plain = [label.strip() for label in labels]
     distinct = plain if all(plain) and len(set(plain)) == len(plain) else list(labels)
     names = [plan.prefix + name for name in ((SCORES, BEST_LABEL) if plan.columns.labels else distinct)]

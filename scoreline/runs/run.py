@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from scoreline.client import AsyncClient
 from scoreline.client.doubts import Doubts
 from scoreline.client.job_objects import Job
+from scoreline.client.results import Provenance
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import Progressed, RunDisplay
 from scoreline.runs.formats import Row
@@ -26,6 +27,9 @@ from scoreline.runs.reading import Source
 from scoreline.runs.scoring import Cells, GroupScorer, Listener, Refusal
 from scoreline.runs.windows import Group, Window
 from scoreline.runs.writing import Sink
+
+MODEL = "model"
+"""The name in the journal of the fingerprints of the model that has scored the first rows."""
 
 WINDOWS_AT_ONCE = 2
 SHOW_SECONDS = 0.25
@@ -129,7 +133,7 @@ class Run:
                 await writer
                 ticker.cancel()
         except BaseExceptionGroup as group:
-            raise _first_of(group) from None
+            raise first_of(group) from None
         finally:
             await self._scorer.close()
             self._journal.add_seconds(self._seconds_before + self._display.seconds)
@@ -282,10 +286,17 @@ def check_weights(job: Job, journal: Journal) -> None:
     for provenance in job.provenance or ():
         if provenance is None:
             continue  # a worker that does not know its weights
-        if journal.remember("weights", provenance.weights_fingerprint) != provenance.weights_fingerprint:
+        began_with = journal.remember(MODEL, fingerprints(provenance))
+        if began_with["weights_fingerprint"] != provenance.weights_fingerprint:
             raise CommandError(
                 "the weights of the model are others than when this run began: --restart scores all rows with them"
             )
+
+
+def fingerprints(provenance: Provenance) -> dict[str, Any]:
+    """Return what says which model has scored some rows."""
+    names = ("model", "revision", "weights_fingerprint", "tokenizer_fingerprint")
+    return {name: getattr(provenance, name) for name in names}
 
 
 def check_names(source: Source, number: int, row: Row, known: Sequence[str] | None, new: Sequence[str]) -> None:
@@ -330,6 +341,7 @@ async def in_a_thread(function: Callable[[], T]) -> T:
     return await future
 
 
-def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, which may be of groups."""
     first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first

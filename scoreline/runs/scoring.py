@@ -150,7 +150,8 @@ class GroupScorer:
         if self._plan.questions:
             if job.decision is None:
                 raise CommandError(f"the service gave no answers for {job.id}")
-            return [answer_cells(self._plan.questions, job.decision)] * count
+            cells = answer_cells(self._plan.questions, job.decision, with_probabilities=self._plan.with_probabilities)
+            return [cells] * count
         result = job.result
         if result is None or len(result.scores) != job.total_items:
             raise CommandError(f"the service gave no scores for {job.id}")
@@ -161,7 +162,7 @@ class GroupScorer:
         elif result.scores and len(result.scores[0]) != len(self._labels):
             raise CommandError("the template has other labels than when the run began: --restart begins again")
         else:
-            columns = [*zip(*result.scores, strict=True)]
+            columns = [*zip(*(result.calibrated or result.scores), strict=True)]
         for name in self._plan.of_each_row:
             values = result.raw.get(name)
             columns.append(values if values is not None else [None] * job.total_items)
@@ -204,7 +205,9 @@ class GroupScorer:
             try:
                 with self._under_way(key):
                     if self._plan.questions:
-                        return await self._sets.submit_decision(query, self._plan.questions, **as_job)
+                        return await self._sets.submit_decision(
+                            query, self._plan.questions, **self._plan.options, **as_job
+                        )
                     return await self._sets.submit(query, items, labels=labels, **self._plan.options, **as_job)
             except QuotaExceeded as error:
                 await self._room_in_quota(error.retry_after or QUOTA_SECONDS)

@@ -81,7 +81,7 @@ async def _ask(trial: Trial, groups: list[Group], plan: Plan, client: AsyncClien
         labels: Any = group.labels or plan.labels or None
         try:
             if plan.questions:
-                found = await client.dry_run_decision(group.query, plan.questions, priority="bulk")
+                found = await client.dry_run_decision(group.query, plan.questions, priority="bulk", **plan.options)
             else:
                 query: Any = group.query
                 found = await client.dry_run(query, group.items, labels=labels, **plan.options, priority="bulk")

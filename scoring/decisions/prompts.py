@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scoring.decisions.checkpoint import DecisionCheckpoint, LabelRows, Tokens
 from scoring.decisions.encoding import MARK, SPLIT, DecisionPrompts
+from scoring.decisions.orders import Order
 from scoring.decisions.questions import Fault, Kind, Option, Question, refuse
 from scoring.decisions.rendering import RenderingError, rendering_of
 from scoring.error_codes import ErrorCode, RequestError
@@ -43,6 +44,10 @@ class Asked:
     options: tuple[Option, ...]  # in the order of the prompt
     labels: tuple[str, ...]
     rows: LabelRows
+
+    def in_order(self, order: Order) -> Asked:
+        """Return the question with its options in another order, and the labels where they were."""
+        return replace(self, options=tuple(self.options[place] for place in order))
 
     def shown(self) -> dict[str, Any]:
         """Return what a template sees of it."""

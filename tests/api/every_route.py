@@ -25,7 +25,7 @@ from api.answers.schemas import (
     Tokens,
     WebhookSecretList,
 )
-from api.answers.server_schemas import Health, JobItems, Model, ModelList, Overview, Readiness, Start
+from api.answers.server_schemas import Health, JobItems, Model, ModelList, Overview, PublishedKeys, Readiness, Start
 from api.requests.reranking import RERANK, TEXTS_PATH
 from jobs.tenancy.keys import Scope
 from tests.api.serving import RunningApi, eventually
@@ -114,6 +114,7 @@ OPERATIONS = [
     Operation("get", "/v1/models/{model_id}", 200, Model),
     Operation("get", "/v1/overview", 200, Overview),
     Operation("post", "/v1/tokenize", 200, Tokens, {"text": " Paris"}, Scope.SCORE),
+    Operation("get", "/.well-known/jwks.json", 200, PublishedKeys, scope=None),
     Operation("get", "/livez", 200, Health, scope=None),
     Operation("get", "/readyz", 200, Readiness, scope=None),
     Operation("get", "/health", 200, Readiness, scope=None),

@@ -43,7 +43,7 @@ from settings.webhooks import WebhookSettings
 from tests.api import tiny_model
 from tests.packed_rows import whole_sequences
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 KEY = "bootstrap-key-of-the-tests-" + "0" * 16
 """The bootstrap key, with which tests call as the default tenant."""
@@ -144,7 +144,7 @@ class StandInWorker(threading.Thread):
         listening = threading.Thread(target=self._bell.run, args=(lambda: None,), daemon=True)
         listening.start()
         while not self._stopped.is_set():
-            self._rung.wait(0.05)
+            self._rung.wait(0.2)
             self._rung.clear()
             try:
                 touch(self._database, self._id)
@@ -190,9 +190,9 @@ class RunningApi:
 
         folder.mkdir(parents=True, exist_ok=True)
         self.bell = of(BellSettings, bell_socket=str(folder / "bell"))
-        self.store: StoreSettings = of(StoreSettings, database_url=database_url, sweep_seconds=0.2)
+        self.store: StoreSettings = of(StoreSettings, database_url=database_url, sweep_seconds=0.5)
         self.scoring: ScoringSettings = of(ScoringSettings, model=str(model_directory), model_name="tiny")
-        self.api: ApiSettings = of(ApiSettings, batch_poll_seconds=0.05)
+        self.api: ApiSettings = of(ApiSettings, batch_poll_seconds=0.2)
         self.app = create_app(
             api=self.api,
             limits=of(LimitSettings),

@@ -40,13 +40,16 @@ def add_weights(directory: Path, **fields: Any) -> Path:
     return directory
 
 
-def expected_scores(directory: Path, query: str, items: list[str], labels: list[str]) -> np.ndarray:
-    """Return scores, float32 [items, labels], computed by the engine directly."""
+def expected_scores(
+    directory: Path, query: str, items: list[str], labels: list[str], adapter: Path | None = None
+) -> np.ndarray:
+    """Return scores, float32 [items, labels], computed by the engine directly. adapter: merged into the weights."""
     tokenizer = TextTokenizer.load(directory)
     card = read_model_card(directory, None, None, tokenizer)
     prefix, rows = tokenizer.encode_rows(query, items)
     label_ids = tuple(tokenizer.single_token(label) for label in labels)
     group = GroupWork("only", prefix, (ChunkWork(0, rows, label_ids, Head.LOGPROBS),))
     platform = Platform.of(jax.devices()[0])
-    (scored,) = Engine.load(directory, EngineSettings(dtype="float32"), card, platform).score([group], lambda: None)
+    engine = Engine.load(directory, EngineSettings(dtype="float32"), card, platform, adapter=adapter)
+    (scored,) = engine.score([group], lambda: None)
     return to_scores(scored.scores, False)

@@ -55,6 +55,10 @@ def test_calls_are_scored_correctly_while_the_batch_of_a_large_job_is_running(
         assert progress["status"] == "running"
         assert progress["progress"]["scored_items"] < ITEMS
         wait_until(lambda: deployment.job(job_id)["status"] == "succeeded", "the job to end", 180)
-        claims = deployment.events("worker", "scored")
-        assert [line["items"] for line in claims if not line["interactive"]] == [ITEMS]
+
+        def batches() -> list[int]:
+            return [line["items"] for line in deployment.events("worker", "scored") if not line["interactive"]]
+
+        wait_until(lambda: bool(batches()), "the worker says that it has scored the job")
+        assert batches() == [ITEMS]
         assert [score(body) for body in calls] == beside  # == on floats: bit for bit

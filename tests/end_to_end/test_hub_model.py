@@ -92,6 +92,7 @@ def test_ctrl_c_during_a_download_stops_at_once(hub: Hub, variables: dict[str, A
         up.close()
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_exist_is_one_clear_line(variables: dict[str, Any], tmp_path: Path) -> None:
     up = Up("tiny-org/none", tmp_path / "up", command=REAL, **variables)
     try:

@@ -9,7 +9,7 @@ from sqlalchemy.event import listen
 
 from jobs.store.database import Database
 
-READ_JOB = "SELECT jobs.id, jobs.tenant,"
+READ_JOB = "SELECT jobs.id, jobs.tenant, jobs.model,"
 """A part of the statement that reads a whole job."""
 
 

@@ -54,6 +54,7 @@ SECRETS = {
     "SCORELINE_DATABASE_URL": ("scoreline-postgresql", "url"),
     "SCORELINE_REDIS_URL": ("scoreline-redis", "url"),
     "SCORELINE_BOOTSTRAP_KEY": ("scoreline-keys", "bootstrap?"),
+    "SCORELINE_RECEIPT_KEYS": ("scoreline-keys", "receipts?"),
     "HF_TOKEN": ("scoreline-hub", "token?"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from checkpoints.adapter_folder import AdapterFolder
 from checkpoints.card import ModelCard
 from model.architecture.config import DecoderConfig
 from model.engine import Engine
@@ -32,16 +34,26 @@ def load(
     platform: Platform | None = None,
     context: int | None = None,
     adapter: Path | None = None,
+    adapters: Path | None = None,
     **settings: Any,
 ) -> Engine:
     """An engine over a checkpoint directory.
 
-    platform: this machine's by default; context: the served one, the model's own by default; adapter: merged into it.
+    platform: this machine's by default; context: the served one, the model's own by default; adapter: merged into it;
+    adapters: the folder of those that groups may name.
     """
     config = DecoderConfig.from_directory(directory)
     card = ModelCard(directory.name, context or config.context, config.vocabulary, "no tokenizer")
     asked = EngineSettings(dtype=dtype, **settings)
-    return Engine.load(directory, asked, card, platform or PLATFORM, algorithm=multi_item_algorithm, adapter=adapter)
+    return Engine.load(
+        directory,
+        asked,
+        card,
+        platform or PLATFORM,
+        algorithm=multi_item_algorithm,
+        adapter=adapter,
+        adapters=None if adapters is None else AdapterFolder(adapters),
+    )
 
 
 def block_bytes(config: DecoderConfig, tokens: int) -> int:
@@ -72,16 +84,26 @@ def score(engine: Engine, groups: Sequence[GroupWork]) -> dict[int, LabelScores]
     return {scored.id: scored.scores for scored in engine.score(groups, lambda: None)}
 
 
-def logprobs(engine: Engine, rows: Sequence[np.ndarray], cut: Callable[[int], int] = lambda length: 0) -> np.ndarray:
+def logprobs(
+    engine: Engine,
+    rows: Sequence[np.ndarray],
+    cut: Callable[[int], int] = lambda length: 0,
+    adapter: str | None = None,
+) -> np.ndarray:
     """Log-probabilities of every token after each row, float32 [N, vocabulary].
 
-    cut: maps the length of a row to the length of the prefix that it is cut into, with the rest as an item.
+    cut: maps the length of a row to the length of the prefix that it is cut into, with the rest as an item. adapter:
+    that the rows name.
     """
-    return logprobs_of(scores_of(engine, rows, range(engine.card.vocabulary), cut))
+    return logprobs_of(scores_of(engine, rows, range(engine.card.vocabulary), cut, adapter))
 
 
 def scores_of(
-    engine: Engine, rows: Sequence[np.ndarray], labels: Sequence[int], cut: Callable[[int], int] = lambda length: 0
+    engine: Engine,
+    rows: Sequence[np.ndarray],
+    labels: Sequence[int],
+    cut: Callable[[int], int] = lambda length: 0,
+    adapter: str | None = None,
 ) -> LabelScores:
     """The scores of labels after each row; see :func:`logprobs`."""
     cuts = [cut(len(row)) for row in rows]
@@ -91,7 +113,7 @@ def scores_of(
     ]
     if not any(cuts):
         groups = [GroupWork("all", np.zeros(0, np.int32), tuple(part for group in groups for part in group.chunks))]
-    found = score(engine, groups)
+    found = score(engine, [replace(group, adapter=adapter) for group in groups])
     return LabelScores.join([found[n] for n in range(len(rows))])
 
 

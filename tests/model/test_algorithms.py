@@ -100,9 +100,13 @@ def test_float32_logprobs_are_huggingfaces(model: str, cut: str, algorithm: Algo
 
 
 @pytest.mark.parametrize(
-    "algorithm", [SHARING[0], *(pytest.param(algorithm, marks=pytest.mark.slow) for algorithm in SHARING[1:])]
+    ("model", "algorithm"),
+    [
+        (MODELS[0], Algorithm.PREFILL_EXTEND),
+        *(pytest.param(MODELS[0], algorithm, marks=pytest.mark.slow) for algorithm in PACKED),
+        *(pytest.param(model, Algorithm.PREFILL_EXTEND, marks=pytest.mark.slow) for model in MODELS[1:]),
+    ],
 )
-@each_model
 def test_bfloat16_scores_are_as_close_as_huggingfaces_own(model: str, algorithm: Algorithm, engine: Loaded) -> None:
     rows = rows_of(model)
     found = engines.logprobs(engine(model, "bfloat16", algorithm), rows, CUTS["seven from the end"])

@@ -16,13 +16,18 @@ from tests.model.references import SEED
 from tests.model.references.gates import FLOAT32_LOGPROBS
 
 SEVEN = "qwen3 with seven classes"
-WAYS: tuple[tuple[str, AlgorithmSetting], ...] = (
-    *((name, "auto") for name in CLASSIFIERS),
-    *((SEVEN, way) for way in ("prefill_extend", "packed")),
+FEW = (SEVEN, "qwen2 with one output", "qwen3 moe with three classes")
+"""Classifiers that are always compared; `make slow` compares those of the other families."""
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *((SEVEN, way) for way in ("auto", "prefill_extend", "packed")),
+        *((name, "auto") for name in FEW[1:]),
+        *(pytest.param(name, "auto", marks=pytest.mark.slow) for name in CLASSIFIERS if name not in FEW),
+    ],
 )
-
-
-@pytest.mark.parametrize(("name", "way"), WAYS)
 def test_outputs_are_huggingfaces(name: str, way: AlgorithmSetting, tmp_path: Path) -> None:
     config = CLASSIFIERS[name]
     engine = engines.load(write(tmp_path, config, tensors(config, SEED)), "float32", way, step_tokens=64)

@@ -105,7 +105,9 @@ def test_an_embedding_in_rows_gives_the_scores_of_one_in_columns(
 ) -> None:
     in_rows = replace(PLATFORM, tied_as_rows=True)
     rows = [np.array([5, 3, 80, 7], np.int32), np.array([11], np.int32)]
-    found, expected = (engines.load(checkpoint(name), "float32", platform=each) for each in (in_rows, PLATFORM))
+    found, expected = (
+        engines.load(checkpoint(name), "float32", platform=each, step_tokens=64) for each in (in_rows, PLATFORM)
+    )
     np.testing.assert_allclose(logprobs(found, rows), logprobs(expected, rows), rtol=0, atol=2e-5)
     work = [GroupWork("key", rows[0], (chunk(0, rows, 4, (3, 17), Head.LOGITS),))]
     np.testing.assert_allclose(score(found, work)[0].logits, score(expected, work)[0].logits, rtol=0, atol=2e-5)

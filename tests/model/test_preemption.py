@@ -16,8 +16,8 @@ from tests.model import engines
 from tests.model.checkpoints import EVERY
 from tests.model.geometries import STEP, VOCABULARY, Group, Item
 
-ROOMY = 85
-"""Blocks of a pool that has room for everything."""
+ROOMY = 256
+"""Blocks of a pool that has room for everything: as many as by default, for which other tests have the programs."""
 CROWDED = 640
 """A context that leaves no room for two long sequences in a small pool, in tokens."""
 LENGTHS = (5, 20, 60, 0, 33, 130)
@@ -26,7 +26,11 @@ LENGTHS = (5, 20, 60, 0, 33, 130)
 Load = Callable[..., Engine]
 
 
-@pytest.fixture(scope="module", params=["untied", pytest.param("qwen35", marks=pytest.mark.slow)])
+MODELS = ("untied", "qwen35")
+"""A model without recurrent layers, and one with some."""
+
+
+@pytest.fixture(scope="module", params=[MODELS[0], pytest.param(MODELS[1], marks=pytest.mark.slow)])
 def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Load:
     model: str = request.param
 
@@ -84,14 +88,20 @@ OUTER = {
 """Tokens of the prefix, blocks of the pool, and whether prefixes are kept."""
 
 
+SMALL_POOL = (
+    ("prefill and extend in a small pool", "the same prefix"),
+    ("prefill and extend in a small pool", "a prefix that begins alike"),
+    ("prefill and extend in a small pool", "a prefix too long for the pool"),
+)
+
+
 @pytest.mark.parametrize(
-    ("outer", "inner"),
+    ("load", "outer", "inner"),
     [
-        ("prefill and extend in a small pool", "the same prefix"),
-        ("prefill and extend in a small pool", "a prefix that begins alike"),
-        ("prefill and extend in a small pool", "a prefix too long for the pool"),
+        *((MODELS[0], *both) for both in SMALL_POOL),
+        *(pytest.param(MODELS[1], *both, marks=pytest.mark.slow) for both in SMALL_POOL),
         *(
-            pytest.param(outer, inner, marks=pytest.mark.slow)
+            pytest.param(MODELS[0], outer, inner, marks=pytest.mark.slow)
             for outer, inner in (
                 ("prefill and extend", "another prefix"),
                 ("prefill and extend in a small pool", "serial"),
@@ -103,7 +113,9 @@ OUTER = {
                 ("serial", "serial"),
             )
         ),
+        pytest.param(MODELS[1], "keeping no prefix", "a prefix that begins alike", marks=pytest.mark.slow),
     ],
+    indirect=["load"],
 )
 def test_work_that_preempts_at_any_step_and_work_around_it_score_as_alone(
     outer: str, inner: str, load: Load, alone: Callable[[Group], np.ndarray]

@@ -64,3 +64,10 @@ def test_scores_are_those_of_the_merged_model(name: str, fields: dict[str, Any],
     ours = engines.logprobs(engines.load(base, "float32", adapter=tmp_path / "adapter"), rows)
     assert np.abs(ours - expected).max() <= FLOAT32_LOGPROBS
     assert np.abs(expected - huggingface.logprobs(base, rows, "float32")).max() > 100 * FLOAT32_LOGPROBS
+    if "modules_to_save" not in fields and "lm_head" not in fields["target_modules"]:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "adapter").rename(tmp_path / "folder" / "mine")
+        engine = engines.load(base, "float32", adapters=tmp_path / "folder")
+        for length in (0, 40):
+            named = engines.logprobs(engine, rows, lambda whole, most=length: min(whole - 1, most), "mine")  # type: ignore[misc]
+            assert np.abs(named - expected).max() <= FLOAT32_LOGPROBS

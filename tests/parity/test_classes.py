@@ -17,7 +17,7 @@ from scoring.tokenizing.tokenization import TextTokenizer
 from tests.model import engines, references
 from tests.model.checkpoints import CLASSIFIERS, sequences, tensors, write
 from tests.model.references import SEED, huggingface
-from tests.model.references.gates import FLOAT32_LOGPROBS
+from tests.model.references.gates import FLOAT32_LOGPROBS, OF_PROCESSORS
 from tests.scoring.tokenizing.tokenizer_families import qwen2_5
 
 pytestmark = pytest.mark.parity
@@ -29,7 +29,7 @@ LENGTHS = (1, 3, 30, 32, 230, 250)
 def test_outputs_are_huggingfaces(name: str, tmp_path: Path) -> None:
     stored = write(tmp_path / "stored", CLASSIFIERS[name], tensors(CLASSIFIERS[name], SEED))
     live = huggingface.class_logits(stored, references.rows_of_classifier(name))
-    np.testing.assert_allclose(live, references.read_classes(name), atol=2e-5)
+    np.testing.assert_allclose(live, references.read_classes(name), atol=OF_PROCESSORS)
     for seed, config in ((11, CLASSIFIERS[name]), (12, replace(CLASSIFIERS[name], classes=5))):
         directory = write(tmp_path / str(seed), config, tensors(config, seed))
         rows, engine = sequences(config, seed, LENGTHS), engines.load(directory, "float32")

@@ -17,7 +17,7 @@ from model.architecture.decoder import Decoder
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, VARIANTS, sequences, tensors, write
 from tests.model.references import SEED, huggingface
-from tests.model.references.gates import FLOAT32_LOGPROBS, assert_bfloat16
+from tests.model.references.gates import FLOAT32_LOGPROBS, OF_PROCESSORS, assert_bfloat16
 
 pytestmark = pytest.mark.parity
 
@@ -38,7 +38,7 @@ def test_stored_references_agree_with_huggingface(name: str, tmp_path: Path) -> 
     config = EVERY[name]
     directory = write(tmp_path, config, tensors(config, SEED))
     found = huggingface.logprobs(directory, references.rows(name), "float32")
-    np.testing.assert_allclose(found, references.read(name).float32, atol=2e-5)
+    np.testing.assert_allclose(found, references.read(name).float32, atol=OF_PROCESSORS)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

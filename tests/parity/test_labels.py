@@ -25,7 +25,7 @@ from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.continuations.cases import CLEAR_LEAD
 from tests.model.continuations.test_continuations import BUGS
 from tests.model.references import SEED, huggingface
-from tests.model.references.gates import FLOAT32_LOGPROBS
+from tests.model.references.gates import FLOAT32_LOGPROBS, OF_PROCESSORS
 from tests.scoring.generous_limits import GENEROUS
 from tests.scoring.tokenizing import tokenizers_under_test as under_test
 
@@ -77,8 +77,8 @@ def test_stored_references_of_labels_agree_with_huggingface(family: str, tmp_pat
     case, stored = references.read_labels(family)
     directory = write(tmp_path, EVERY[family], tensors(EVERY[family], SEED))
     logprobs, lead = huggingface.targets(directory, case.sequences())
-    np.testing.assert_allclose(logprobs, stored.logprobs, rtol=0, atol=2e-5)
-    np.testing.assert_allclose(lead, stored.lead, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(logprobs, stored.logprobs, rtol=0, atol=OF_PROCESSORS)
+    np.testing.assert_allclose(lead, stored.lead, rtol=0, atol=OF_PROCESSORS)
 
 
 @each_family

@@ -10,6 +10,7 @@ import pytest
 from scoring.templates.encoding import Prompt
 from scoring.templates.known import KnownTemplates
 from scoring.tokenizing.tokenization import TextTokenizer
+from tests.model.references.gates import OF_PROCESSORS
 from tests.model.reranking import publishers
 from tests.model.reranking.ranking import Ranking
 from tests.model.reranking.rerankers import INSTRUCTION, RERANKERS, read_reference, write_checkpoint
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.parity
 def test_ranking_and_relevance_are_the_publishers(name: str, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path, name)
     live = publishers.reference(directory, name)
-    np.testing.assert_allclose(live.plain, read_reference(name).plain, atol=2e-5)
-    np.testing.assert_allclose(live.instructed, read_reference(name).instructed, atol=2e-5)
+    np.testing.assert_allclose(live.plain, read_reference(name).plain, atol=OF_PROCESSORS)
+    np.testing.assert_allclose(live.instructed, read_reference(name).instructed, atol=OF_PROCESSORS)
     ranking = Ranking(directory, name)
     assert_same_ranking(ranking.relevance(None), live.plain)
     assert_same_ranking(ranking.relevance(INSTRUCTION), live.instructed)

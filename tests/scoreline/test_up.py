@@ -35,12 +35,16 @@ def test_the_printed_curl_command_works_unchanged(shared_up: Up) -> None:
     assert len(json.loads(answer.stdout)["scores"]) == 2, answer.stdout
 
 
-def assert_stops_cleanly(up: Up, stop: signal.Signals, children: list[int]) -> None:
-    """Send a signal to the group of processes, as a terminal does, and look at what is left."""
-    started = time.monotonic()
+def signal_all(up: Up, stop: signal.Signals, children: list[int]) -> None:
+    """Send a signal to the group of processes, as a terminal does."""
     # The children get theirs from their parent, once.
     assert all(os.getpgid(child) != up.process.pid for child in children)
     os.killpg(up.process.pid, stop)
+
+
+def assert_stops_cleanly(up: Up, children: list[int]) -> None:
+    """Wait for the end, and look at what is left."""
+    started = time.monotonic()
     assert up.process.wait(40) == 0, up.output
     assert time.monotonic() - started < 5.0
     assert "told to stop twice" not in up.output
@@ -49,34 +53,28 @@ def assert_stops_cleanly(up: Up, stop: signal.Signals, children: list[int]) -> N
     assert "Traceback" not in up.output
 
 
-def test_a_killed_worker_is_restarted_and_a_signal_stops_everything_cleanly(start_up: StartUp) -> None:
+def test_a_killed_worker_is_restarted_and_a_signal_stops_everything_once_an_open_call_has_its_scores(
+    start_up: StartUp,
+) -> None:
     up = start_up()
     up.wait_until_ready()
     assert len(up.children()) == 3
     first = up.worker
     os.kill(first, signal.SIGKILL)
     up.wait_until_said("it is started again")
-    with Client(up.url) as client:
-        assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 30).status == "succeeded"
-    assert up.worker != first
-    assert_stops_cleanly(up, signal.SIGINT, list(up.children().values()))
-
-
-def test_a_call_that_is_open_at_the_end_gets_its_scores(start_up: StartUp) -> None:
-    up = start_up()
-    up.wait_until_ready()
     with Client(up.url) as client, ThreadPoolExecutor(1) as pool:
-        assert client.score("a", ["b"], label_token_ids=[1]).scores
-        os.kill(up.worker, signal.SIGSTOP)
-        call = pool.submit(client.score, "a", ["b"], label_token_ids=[1])
-        wait_until(lambda: "scoreline_awaited_jobs 1.0" in metrics_of(up), "the call waits")
-        up.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: httpx2.get(f"{up.url}/livez").status_code == 503, "the API stops")
-        refused = httpx2.get(f"{up.url}/v1/models")
-        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_stopping")
-        os.kill(up.worker, signal.SIGCONT)
+        assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 30).status == "succeeded"
+        assert up.worker != first
+        children = list(up.children().values())
+        with up.worker_frozen():
+            call = pool.submit(client.score, "a", ["b"], label_token_ids=[1])
+            wait_until(lambda: "scoreline_awaited_jobs 1.0" in metrics_of(up), "the call waits")
+            signal_all(up, signal.SIGINT, children)
+            wait_until(lambda: httpx2.get(f"{up.url}/livez").status_code == 503, "the API stops")
+            refused = httpx2.get(f"{up.url}/v1/models")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_stopping")
         assert call.result(30).scores
-    assert up.process.wait(40) == 0, up.output
+    assert_stops_cleanly(up, children)
 
 
 def metrics_of(up: Up) -> str:
@@ -106,7 +104,9 @@ def test_a_folder_with_packages_of_the_same_names_several_processes_and_a_long_p
         for _ in range(5):
             assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 20).status == "succeeded"
     assert (project / data / "scoreline.db").exists()
-    assert_stops_cleanly(up, signal.SIGHUP, [*up.children().values(), *processes()])
+    children = [*up.children().values(), *processes()]
+    signal_all(up, signal.SIGHUP, children)
+    assert_stops_cleanly(up, children)
     left = set(Path(tempfile.gettempdir()).glob("scoreline-*")) - before
     assert not [path for path in left if (path / "bell").exists()]
 

@@ -44,6 +44,7 @@ def main() -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     stopping = StopSignals()
     # These imports take seconds. They come after the signals are handled, so that the process can be stopped meanwhile.
+    from checkpoints.adapter_folder import AdapterFolder
     from checkpoints.files import CheckpointError
     from checkpoints.progress import ByteProgress
     from checkpoints.source import Contents, find_adapter, find_checkpoint, name_of_adapter
@@ -96,6 +97,7 @@ def main() -> int:
             loading.advance,
             scoring.multi_item_algorithm,
             adapter,
+            None if scoring.adapter_folder is None else AdapterFolder(scoring.adapter_folder),
         )
         numbers = engine_settings.devices or [device.id for device in taken]
         number = numbers[0] if len(numbers) == 1 else numbers

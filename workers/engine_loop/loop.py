@@ -26,7 +26,7 @@ from jobs.queue.read import has_waiting, others_wait
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.provenance import Provenance
 from jobs.store.records import Claim
-from scoring.layout import ChunkWork, GroupWork, Head, Rows, ScoredChunk
+from scoring.layout import AdapterError, ChunkWork, GroupWork, Head, Rows, ScoredChunk
 from scoring.work import work_done
 from telemetry.tracing import Tracer
 from workers.engine_loop.batch_trace import BatchTrace, batch_trace
@@ -259,26 +259,30 @@ class ScoringLoop:
         ):
             phases = BatchPhases(self._metrics, claimed, claimed_at, trace)
             try:
-                outcome = self._process(claimed, lease, phases, between_steps)
+                outcome, reason = self._process(claimed, lease, phases, between_steps)
             except Exception:
                 self._end(claimed, BatchOutcome.LOST if lease.lost else BatchOutcome.GIVEN_BACK, trace)
                 raise
-            self._end(claimed, outcome, trace)
+            self._end(claimed, outcome, trace, reason)
 
     def _process(
         self, claimed: Claim, lease: LeaseRenewal, phases: BatchPhases, between_steps: Callable[[], None]
-    ) -> BatchOutcome:
-        """Score a batch and commit its scores. Return the outcome of both."""
+    ) -> tuple[BatchOutcome, str]:
+        """Score a batch and commit its scores. Return the outcome of both, and why it failed, if it did."""
         committer = ScoreCommitter(self._database, self._bell, claimed, lease, self.stopping, self._provenances, phases)
         with self._watchdog.armed(), committer:
-            scoring = self._score(claimed, lease, committer, phases, between_steps)
+            try:
+                scoring = self._score(claimed, lease, committer, phases, between_steps)
+            except AdapterError as error:
+                log.warning("an adapter can't be served", batch_id=claimed.batch_id, reason=str(error))
+                return BatchOutcome.FAILED, str(error)
         if scoring is BatchOutcome.FAILED and not self._engine_works():
             raise EngineBrokenError("the engine fails at anything")
         if scoring is BatchOutcome.FAILED or committer.failed:
-            return BatchOutcome.FAILED
+            return BatchOutcome.FAILED, SCORING_FAILED
         if lease.lost:
-            return BatchOutcome.LOST
-        return BatchOutcome.GIVEN_BACK if committer.gave_up else scoring
+            return BatchOutcome.LOST, ""
+        return BatchOutcome.GIVEN_BACK if committer.gave_up else scoring, ""
 
     def _score(
         self,
@@ -288,13 +292,18 @@ class ScoringLoop:
         phases: BatchPhases,
         between_steps: Callable[[], None],
     ) -> BatchOutcome:
-        """Score a batch and hand its chunks to the committer. Return the outcome of the scoring alone."""
+        """Score a batch and hand its chunks to the committer. Return the outcome of the scoring alone.
+
+        Raises AdapterError, and whatever ended the work between two steps.
+        """
         try:
             self._score_chunks(claimed, lease, committer, phases, between_steps)
         except _InterruptedError:
             return BatchOutcome.GIVEN_BACK
         except _PreemptionError as error:
             raise error.reason from error.reason.__cause__
+        except AdapterError:
+            raise
         except Exception:
             log.exception("the engine failed", batch_id=claimed.batch_id, chunks=claimed.chunk_ids)
             return BatchOutcome.FAILED
@@ -374,8 +383,8 @@ class ScoringLoop:
             log.exception("the engine fails at the smallest work, too")
             return False
 
-    def _end(self, claimed: Claim, outcome: BatchOutcome, trace: BatchTrace | None) -> None:
-        """Count the batch, and have its unfinished chunks wait again."""
+    def _end(self, claimed: Claim, outcome: BatchOutcome, trace: BatchTrace | None, reason: str = "") -> None:
+        """Count the batch, and have its unfinished chunks wait again. reason: why it failed."""
         self._metrics.count_batch(outcome)
         if trace is not None:
             trace.end(outcome.value)
@@ -383,7 +392,7 @@ class ScoringLoop:
             return
         try:
             if outcome is BatchOutcome.FAILED:
-                returned = abandon(self._database, claimed.batch_id, SCORING_FAILED)
+                returned = abandon(self._database, claimed.batch_id, reason)
             else:
                 returned = release(self._database, claimed.batch_id)
         except StorageUnavailable as error:

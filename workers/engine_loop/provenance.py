@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from checkpoints.adapter_folder import name_of
 from jobs.queue.provenance import record_provenance
 from jobs.store.database import Database
 from jobs.store.provenance import Provenance
-from scoring.layout import ScoredChunk
+from scoring.layout import AdapterUsed, ScoredChunk
 
 _PROCESSOR = Path("/proc/cpuinfo")
 
@@ -25,7 +26,9 @@ class ProvenanceRecorder:
     def __init__(self, database: Database, provenance: Provenance | None) -> None:
         self._database = database
         self._provenance = provenance
-        self._ids: dict[tuple[str, ...], int] = {}  # by the algorithms of a chunk
+        self._ids: dict[
+            tuple[tuple[str, ...], AdapterUsed | None], int
+        ] = {}  # by the algorithms of a chunk, and its adapter
 
     def ids_of(self, scored: Iterable[ScoredChunk]) -> dict[int, int]:
         """Return the ids of the provenances of chunks, by the ids of the chunks. Raises StorageUnavailable."""
@@ -33,10 +36,14 @@ class ProvenanceRecorder:
             return {}
         found: dict[int, int] = {}
         for chunk in scored:
-            if chunk.algorithms not in self._ids:
+            key = chunk.algorithms, chunk.adapter
+            if key not in self._ids:
                 provenance = replace(self._provenance, algorithms=chunk.algorithms)
-                self._ids[chunk.algorithms] = record_provenance(self._database, provenance)
-            found[chunk.id] = self._ids[chunk.algorithms]
+                if chunk.adapter is not None:
+                    name = name_of(provenance.model, chunk.adapter.name)
+                    provenance = replace(provenance, model=name, weights_fingerprint=chunk.adapter.fingerprint)
+                self._ids[key] = record_provenance(self._database, provenance)
+            found[chunk.id] = self._ids[key]
         return found
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.answers.items.request_schemas import CallFields, JobFields
-from api.answers.items.result_schemas import Provenance, Shape
+from api.answers.items.request_schemas import CallFields, JobFields, OriginFields
+from api.answers.items.result_schemas import Shape, WithOrigin
 
 Content = str | dict[str, Any] | list[Any]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -57,7 +57,17 @@ class ScoreQuestion(Part):
 SystemOneQuestion = Annotated[NoulQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
 
 
-class DecisionFields(BaseModel):
+class PermutedFields(BaseModel):
+    """Whether the place of an option may change an answer."""
+
+    permute: Annotated[int, Field(ge=2, le=24)] | Literal["balanced"] | None = Field(
+        None,
+        description="ask choices in so many orders of their options, and take the mean of the log-probabilities; "
+        "`balanced`: as many as there are options, each of them once in each place. Each order counts as a prompt",
+    )
+
+
+class DecisionFields(OriginFields, PermutedFields):
     """What is asked about what. Unknown fields are refused."""
 
     state: Content = Field(description="what the questions are about: a text, or JSON")
@@ -66,7 +76,12 @@ class DecisionFields(BaseModel):
     )
     model: str | None = Field(None, description="the model's name; default, and `default`: the one this server serves")
     assets: None = Field(None, description="images, which the model can't see: refused")
-    return_provenance: bool | None = Field(False, description="also return what computed the answers")
+    calibration: dict[str, str] | None = Field(
+        None, description="by the names of questions: artefacts of `scoreline calibrate` that the server has"
+    )
+    threshold: dict[str, str] | None = Field(
+        None, description="the same of `scoreline threshold`, which have their calibrations in them"
+    )
 
 
 class IgnoredFields(BaseModel):
@@ -105,7 +120,7 @@ class OpenAiQuestion(BaseModel):
     )
 
 
-class DecisionsBody(CallFields, IgnoredFields):
+class DecisionsBody(OriginFields, PermutedFields, CallFields, IgnoredFields):
     """The body of `POST /v1/decisions`, as OpenAI's clients send it. Unknown fields are refused."""
 
     input: str | Annotated[list[dict[str, Any]], Field(min_length=1)] = Field(
@@ -113,7 +128,6 @@ class DecisionsBody(CallFields, IgnoredFields):
     )
     questions: Annotated[list[OpenAiQuestion], Field(min_length=1, max_length=400)]
     model: str | None = Field(None, description="the model's name; default, and `default`: the one this server serves")
-    return_provenance: bool | None = Field(False, description="also return what computed the answers")
 
 
 class Diagnostics(Shape):
@@ -124,6 +138,17 @@ class Diagnostics(Shape):
         "head, whose labels are no tokens"
     )
     argmax_is_label: bool | None = Field(description="whether the most probable token is one of the labels")
+    orders: int | None = Field(
+        None,
+        description="with `permute`: in how many orders it was asked, if in more than one. `label_mass` is then "
+        "their mean, and `argmax_is_label` says so of all",
+    )
+    spread: Share | None = Field(
+        None, description="the largest difference between two orders in the probability of an option"
+    )
+    flips: Share | None = Field(
+        None, description="the share of the orders whose most probable option is not that of the answer"
+    )
 
 
 class NoulAnswer(Shape):
@@ -160,7 +185,17 @@ class SystemOneUsage(Shape):
     cached_tokens: int = Field(description="how many of them did not have to be computed again")
 
 
-class SystemOneResponse(Shape):
+class JudgedAnswer(Shape):
+    """What calibration and threshold make of an answer."""
+
+    calibrated: dict[str, Share] | None = Field(None, description="the calibrated probability of each option")
+    action: str | None = Field(None, description="an option as the threshold calls it, or `abstain`")
+    label_set: list[str] | None = Field(None, description="the options that may be true, the most probable first")
+    calibration: str | None = Field(description="the id of the calibration; null for a threshold that has none")
+    threshold: str | None = Field(None, description="the id of the threshold")
+
+
+class SystemOneResponse(WithOrigin):
     """Answers by the names of their questions."""
 
     id: str = Field(description="the id of the job that computed them")
@@ -169,7 +204,9 @@ class SystemOneResponse(Shape):
     usage: SystemOneUsage
     diagnostics: dict[str, Diagnostics]
     warnings: list[str]
-    provenance: list[Provenance | None] | None = None
+    judged: dict[str, JudgedAnswer] | None = Field(
+        None, description="of the questions for which a calibration or a threshold is named"
+    )
 
 
 class PredicateAnswer(Shape):
@@ -234,7 +271,7 @@ class DecisionsUsage(Shape):
     total_tokens: int
 
 
-class DecisionsResponse(Shape):
+class DecisionsResponse(WithOrigin):
     """Answers in the order of their questions."""
 
     id: str = Field(description="the id of the job that computed them")
@@ -244,4 +281,3 @@ class DecisionsResponse(Shape):
     usage: DecisionsUsage
     diagnostics: list[Diagnostics]
     warnings: list[str]
-    provenance: list[Provenance | None] | None = None

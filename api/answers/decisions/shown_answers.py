@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from api.answers.items.judged import judged_answers
 from jobs.store.records import JobRecord, Submission
 from scoring.decisions.answers import Answer, answers_of, warnings_of_answers
 from scoring.decisions.prompts import text_of
@@ -31,6 +33,7 @@ def show_decision(
             "usage": {"input_tokens": tokens, "output_tokens": 0, "cached_tokens": cached},
             "diagnostics": {answer.name: _diagnostics(answer) for answer in answers},
             "warnings": warnings,
+            **judged_answers(job.options, answers),
         }
     return {
         "object": "decision",
@@ -48,7 +51,8 @@ def show_decision(
 
 
 def _diagnostics(answer: Answer) -> Mapping[str, Any]:
-    return {"label_mass": answer.label_mass, "argmax_is_label": answer.argmax_is_label}
+    agreement = {} if answer.agreement is None else asdict(answer.agreement)
+    return {"label_mass": answer.label_mass, "argmax_is_label": answer.argmax_is_label, **agreement}
 
 
 def _systemone(answer: Answer) -> Mapping[str, Any]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import log_expit
 
+from api.answers.items.column import Column
+from api.answers.items.judged import judged_columns
 from checkpoints.classification import Activation
 from jobs.store.records import JobRecord, Submission
 from scoring.conversion import check_possible, label_mass, to_scores, warnings_of_scores
@@ -55,35 +55,6 @@ class Computed:
         return warnings_of_scores(self.label_mass, logits, None if own is None else own.counts, items=items)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Column:
-    """A value of each of N items: a number, or a list of numbers."""
-
-    values: npt.NDArray[Any]  # [N], or [N, M] for lists; or [T] if the lists lie end to end
-    shown: npt.NDArray[np.int32] | None = None  # [N]: how many of the M numbers of each item are shown; None: all
-    ends: npt.NDArray[np.int64] | None = None  # [N + 1]: of lists that lie end to end: where each begins and ends
-
-    def __len__(self) -> int:
-        return len(self.values) if self.ends is None else len(self.ends) - 1
-
-    @property
-    def most_values(self) -> int:
-        """The most numbers of an item."""
-        if self.ends is not None:
-            return int(np.diff(self.ends).max(initial=0))
-        return self.values.shape[1] if self.values.ndim > 1 else 1
-
-    def part(self, part: slice) -> list[Any]:
-        """Return the values of some items."""
-        if self.ends is not None:
-            ends = self.ends[part.start : part.stop + 1].tolist()
-            return [self.values[start:stop].tolist() for start, stop in pairwise(ends)]
-        rows: list[Any] = self.values[part].tolist()
-        if self.shown is None:
-            return rows
-        return [row[:count] for row, count in zip(rows, self.shown[part].tolist(), strict=True)]
-
-
 def columns_of(computed: Computed) -> dict[str, Column]:
     """Return the values to show, by the names of their fields. Raises RequestError JOB_FAILED for impossible ones."""
     if computed.job.options.scoring is Scoring.LIKELIHOOD:
@@ -104,7 +75,7 @@ def columns_of(computed: Computed) -> dict[str, Column]:
         columns["label_mass"] = Column(mass)
     if options.relevance is not None:
         columns["relevance"] = Column(Relevance.read(options.relevance, scores.logits.shape[1]).of(scores))
-    return columns
+    return columns | judged_columns(options, shown)
 
 
 def _of_likelihoods(computed: Computed) -> dict[str, Column]:

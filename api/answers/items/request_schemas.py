@@ -47,7 +47,20 @@ _ONE_KIND_OF_LABELS: dict[str, Any] = {
 }
 
 
-class ScoreFields(BaseModel):
+class OriginFields(BaseModel):
+    """Whether an answer says how it was made."""
+
+    return_provenance: bool | None = Field(
+        False, description="also return what computed the numbers: what is needed to get the same bits again"
+    )
+    return_receipt: bool | None = Field(
+        False,
+        description="also return a signed statement of request, answer and provenance, if the server has a key for it; "
+        "not with JSON lines, nor for a job that is too long to be read with its result",
+    )
+
+
+class ScoreFields(OriginFields):
     """What is scored: P(label | query + item) for every item and label. Unknown fields are ignored with a warning."""
 
     model_config = ConfigDict(json_schema_extra={"allOf": [ONE_KIND_OF_INPUT, _ONE_KIND_OF_LABELS]})
@@ -110,12 +123,19 @@ class ScoreFields(BaseModel):
     temperature: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
         1.0, description="divides the logits before `apply_softmax`; other than 1 only with `apply_softmax`"
     )
+    calibration: str | None = Field(
+        None,
+        description="an artefact of `scoreline calibrate` that the server has: the answer has `calibrated` "
+        "probabilities, too. It is refused if it was made for another model, prompt or list of labels",
+    )
+    threshold: str | None = Field(
+        None,
+        description="an artefact of `scoreline threshold` that the server has: the answer has an `action` for each "
+        "item, too. It has its calibration in it",
+    )
     item_first: bool | None = Field(False, description="score item + query instead of query + item")
     return_logprobs: bool | None = Field(False, description="also return log-probabilities over the whole vocabulary")
     return_logits: bool | None = Field(False, description="also return raw logits")
-    return_provenance: bool | None = Field(
-        False, description="also return what computed the scores: what is needed to get the same bits again"
-    )
 
 
 class CallFields(BaseModel):
@@ -166,7 +186,7 @@ class JobBody(ScoreFields, JobFields):
     kind: Literal["score"] | None = Field("score", description="what is wanted of the items: their scores")
 
 
-class LikelihoodFields(BaseModel):
+class LikelihoodFields(OriginFields):
     """What is scored: the probability of every item's own tokens behind the query. Unknown fields are ignored with a
     warning.
     """
@@ -184,9 +204,6 @@ class LikelihoodFields(BaseModel):
     model: str | None = Field(None, description="the model's name; default, and `default`: the one this server serves")
     return_token_logprobs: bool | None = Field(False, description="also return the log-probability of each token")
     return_tokens: bool | None = Field(False, description="also return the ids of the tokens")
-    return_provenance: bool | None = Field(
-        False, description="also return what computed the numbers: what is needed to get the same bits again"
-    )
 
 
 class LikelihoodBody(LikelihoodFields, CallFields):

@@ -38,6 +38,10 @@ class Provenance(Shape):
     batch_invariant: bool = Field(description="false: the rounding may depend on what else was scored")
     versions: dict[str, str] = Field(description="of this service and of the libraries that compute")
     algorithms: list[str] = Field(description="by which the items were scored (docs/algorithms.md)")
+    calibration: str | None = Field(
+        None, description="the id of the calibration that was applied; null for a threshold that has none"
+    )
+    threshold: str | None = Field(None, description="the id of the threshold that decided")
 
 
 ProvenanceList = Annotated[
@@ -48,11 +52,23 @@ ProvenanceList = Annotated[
     ),
 ]
 
+
+class WithOrigin(Shape):
+    """An answer that says how it was made, if the request asks for it."""
+
+    provenance: ProvenanceList | None = Field(None, description="with `return_provenance`")
+    receipt: str | None = Field(
+        None,
+        description="with `return_receipt`: a JSON Web Signature over the digests of request and answer and over the "
+        "provenance; `/.well-known/jwks.json` has the keys",
+    )
+
+
 Row = list[float]
 NullableRow = list[float | None]
 
 
-class ScoreResponse(Shape):
+class ScoreResponse(WithOrigin):
     """Scores: one row an item, one column a label, in the order of the request."""
 
     id: str = Field(description="the id of the job that computed them")
@@ -70,9 +86,22 @@ class ScoreResponse(Shape):
     relevance: list[float] | None = Field(
         None, description="of each item, if the request names a template and has its labels: by the template's formula"
     )
+    calibrated: list[Row] | None = Field(
+        None,
+        description="the calibrated probability of each label, with a sum of 1 in each row, if the request names a "
+        "`calibration`, or a `threshold` with one",
+    )
+    action: list[str] | None = Field(
+        None,
+        description="of each item, if the request names a `threshold`: a label as its artefact calls it, or `abstain`",
+    )
+    label_set: list[list[str]] | None = Field(
+        None,
+        description="of each item, if the threshold is for more than two labels: those that may be true, the most "
+        "probable first",
+    )
     usage: Usage
     warnings: list[str]
-    provenance: ProvenanceList | None = Field(None, description="with `return_provenance`")
 
 
 class ScoreLine(Shape):
@@ -84,9 +113,12 @@ class ScoreLine(Shape):
     logits: NullableRow | None = None
     label_mass: float | None = None
     relevance: float | None = None
+    calibrated: Row | None = None
+    action: str | None = None
+    label_set: list[str] | None = None
 
 
-class LikelihoodResponse(Shape):
+class LikelihoodResponse(WithOrigin):
     """Likelihoods: one value an item in each list, in the order of the request."""
 
     id: str = Field(description="the id of the job that computed them")
@@ -103,7 +135,6 @@ class LikelihoodResponse(Shape):
     tokens: list[list[int]] | None = Field(None, description="with `return_tokens`")
     usage: Usage
     warnings: list[str]
-    provenance: ProvenanceList | None = Field(None, description="with `return_provenance`")
 
 
 class LikelihoodLine(Shape):

@@ -163,6 +163,7 @@ def _check_and_stage(
         check_stored_bytes(staged_bytes, quota.most)
         if first:
             service.acceptance.admission.admit_upload(submission)
+            service.acceptance.admission.refuse_other_weights(submission)
         else:
             service.acceptance.admission.admit_part(submission.tenant)
         quota.take(submission.tenant, submission.bytes_of(chunks))

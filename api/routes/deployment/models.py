@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import unquote
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from api.answers.error_responses import secured
-from api.answers.presentation import json_response, show_model, show_models
+from api.answers.presentation import json_response, show_model, show_models, with_adapter
 from api.answers.server_schemas import Model, ModelList
 from api.callers.authentication import Principal
 from api.principal import WithReadScope
-from api.reading import model_not_found
 from api.service import Service, ServiceOf
 from scoring.error_codes import ErrorCode
 
@@ -22,17 +22,17 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models", response_model=ModelList, responses=secured())
 async def list_models(service: ServiceOf, principal: WithReadScope) -> Response:
-    """The served model. Without live workers it still takes jobs; they wait."""
-    return json_response(show_models(await _model_and_workers(service, principal), service.reading.names))
+    """The served model, alone and with each adapter. Without live workers it still takes jobs; they wait."""
+    adapters = await run_sync(service.reading.adapter_names)
+    return json_response(show_models(await _model_and_workers(service, principal), adapters))
 
 
 @router.get("/v1/models/{model_id:path}", response_model=Model, responses=secured(ErrorCode.MODEL_NOT_FOUND))
 async def retrieve_model(model_id: str, service: ServiceOf, principal: WithReadScope) -> Response:
-    """The served model by its name, or by `default`."""
-    model_id = unquote(model_id)  # Paths are compared as they were sent, and a name may hold a slash.
-    if not service.reading.serves(model_id):
-        raise model_not_found(model_id)
-    return json_response(await _model_and_workers(service, principal))
+    """The served model by its name, or by `default`; with an adapter, by both names or by that of the adapter."""
+    # Paths are compared as they were sent, and a name may hold a slash.
+    adapter = service.reading.adapter_of(unquote(model_id))
+    return json_response(with_adapter(await _model_and_workers(service, principal), adapter))
 
 
 async def _model_and_workers(service: Service, principal: Principal) -> dict[str, Any]:

@@ -16,6 +16,7 @@ ROOMS = (
     "public_api",
     "checkpoints",
     "scoring",
+    "judgement",
     "jobs",
     "bell",
     "webhooks",

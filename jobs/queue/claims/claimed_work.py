@@ -50,6 +50,8 @@ def _group_work(rows: Sequence[Row[Any]]) -> GroupWork:
             )
             for row in rows
         ),
+        # It is a part of what distinguishes prefixes.
+        adapter=unpack_options(with_prefix.options).adapter,
     )
 
 

@@ -148,6 +148,25 @@ class Adapter:
         change += weight.astype(np.float32)
         return change
 
+    def changed(self) -> set[str]:
+        """Return the weights that it changes by factors of low rank."""
+        return set(self._low)
+
+    def factors(self, name: str) -> tuple[Array, Array] | None:
+        """Return what the adapter adds to a weight; None if it does not change it.
+
+        It is the product of A transposed, [in, rank], and the scaled B transposed, [rank, out], in float32.
+        """
+        low = self._low.get(name)
+        if low is None:
+            return None
+        down, up = (np.asarray(self._tensor(part)[:]).astype(np.float32) for part in (low.down, low.up))
+        return down.T, up.T * np.float32(low.scale)
+
+    def refuse_whole(self) -> None:
+        """Raise WeightsError if the adapter replaces weights as a whole, which have no place beside the base."""
+        self._refuse(list(self._whole.values()), "not of low rank, and so can only be merged (SCORELINE_ADAPTERS)")
+
     def fingerprint(self, base: str) -> str:
         """Return a sha256 over the fingerprint of the base, the scales, and the names and bytes of all tensors."""
         digest = hashlib.sha256(base.encode())

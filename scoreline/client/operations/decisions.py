@@ -11,7 +11,7 @@ from scoreline.client.exchange.sending import Service, send
 from scoreline.client.job_objects import DryRun, Job
 from scoreline.client.operations.scoring import call, fields_of
 from scoreline.client.operations.submitting import submitted
-from scoreline.client.options import JobOptions, Priority
+from scoreline.client.options import DecisionJobOptions, DecisionOptions, Permute, Priority
 from scoreline.client.tables import NOTHING_ASKED
 
 KIND = "decision"
@@ -23,17 +23,15 @@ def decide(
     state: State,
     questions: Questions,
     *,
-    return_provenance: bool = False,
-    model: str | None = None,
     timeout: float = 60.0,
     on_timeout: Literal["continue", "cancel"] | None = None,
     idempotency_key: str | None = None,
+    **options: Unpack[DecisionOptions],
 ) -> Flow[Decision]:
     """Ask questions about a state, and wait for the answers: probabilities, and nothing is generated.
 
     state: a text, or anything that JSON can say. questions: by their names; each is a YesNo, a Choice or a Scale, or a
     mapping as the service takes it.
-    return_provenance: also return what computed the answers. model: the name of a model; None: the served one.
     timeout: seconds to wait; then TimedOut is raised, and the job goes on. on_timeout: ``"cancel"``: it is given up.
     idempotency_key: makes it safe to repeat the call; the client makes one for its own repetitions.
 
@@ -58,15 +56,12 @@ def submit_decision(
     state: State,
     questions: Questions,
     *,
-    return_provenance: bool = False,
-    model: str | None = None,
     idempotency_key: str | None = None,
-    **options: Unpack[JobOptions],
+    **options: Unpack[DecisionJobOptions],
 ) -> Flow[Job]:
     """Submit a job of questions about a state. Once this returns, it survives the crash of any process of the service.
 
-    ``decision`` of the awaited job has the answers. return_provenance: also return what computed them.
-    model: the name of a model; None: the one that is served.
+    ``decision`` of the awaited job has the answers.
     idempotency_key: makes it safe to submit again after an error, as that of :meth:`submit`.
 
     >>> from scoreline import Scale
@@ -83,12 +78,14 @@ def dry_run_decision(
     state: State,
     questions: Questions,
     *,
+    permute: Permute | None = None,
     model: str | None = None,
     priority: Priority | None = None,
 ) -> Flow[DryRun]:
     """Return what a job of questions about a state would take, without submitting it.
 
-    model: the name of a model; None: the one that is served. priority: that of the job.
+    permute: as that of :meth:`decide`. model: the name of a model; None: the one that is served. priority: that of the
+    job.
 
     >>> from scoreline import YesNo
     >>> client.dry_run_decision("I forgot my password.", {"refund": YesNo("Is a refund requested?")}).total_items

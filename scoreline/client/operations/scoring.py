@@ -67,7 +67,10 @@ def rerank(
     instruction: str | None = None,
     template: str | None = None,
     max_tokens_per_doc: int | None = None,
+    calibration: str | None = None,
+    threshold: str | None = None,
     return_provenance: bool = False,
+    return_receipt: bool = False,
     model: str | None = None,
     timeout: float = 60.0,
     idempotency_key: str | None = None,
@@ -78,7 +81,9 @@ def rerank(
     instruction: what makes a document relevant, if the template has a place for it. template: the name of a template
     of the service; None: the one that it has for its model.
     max_tokens_per_doc: cut documents behind so many tokens; None: none is ever cut.
-    return_provenance: also return what computed the relevance. model: the name of a model; None: the served one.
+    calibration, threshold: the name of one that the service has: each result has what it makes of it, too.
+    return_provenance: also return what computed the relevance. return_receipt: also return a signed statement of
+    request, ranking and provenance. model: the name of a model; None: the served one.
     timeout: seconds to wait; a ranking that is out of time is given up, and TimedOut is raised.
     idempotency_key: makes it safe to repeat the call; the client makes one for its own repetitions.
 

@@ -17,9 +17,9 @@ from api.answers.decisions.schemas import DecisionsBody, SystemOneBody
 from api.answers.error_responses import STATUS
 from api.answers.examples import ANSWERS
 from api.answers.items.request_schemas import BatchEvent, Event, JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
-from api.answers.items.result_schemas import ScoreLine, Shape
+from api.answers.items.result_schemas import ScoreLine, Shape, WithOrigin
 from api.answers.reranking_schemas import EitherRanking
-from api.answers.schemas import ErrorEnvelope
+from api.answers.schemas import ErrorEnvelope, Job
 from api.application import with_routes
 from api.routes.deployment import documentation
 from jobs.store import webhook_events
@@ -29,7 +29,7 @@ from tests.api.serving import RunningApi
 
 ROOT = Path(__file__).parents[3]
 
-_SHAPES: list[type[BaseModel]] = [*Shape.__subclasses__(), EitherRanking]
+_SHAPES: list[type[BaseModel]] = [*Shape.__subclasses__(), *WithOrigin.__subclasses__(), EitherRanking]
 SHAPES = {shape.__name__: shape for shape in _SHAPES}
 
 NOT_OF_A_ROUTE = {ErrorCode.METHOD_NOT_ALLOWED, ErrorCode.BATCH_EXPIRED, ErrorCode.BATCH_CANCELLED}
@@ -60,6 +60,21 @@ def test_an_answer_has_the_documented_status_and_shape(
     documented = document["paths"][operation.path][operation.method]["responses"]
     reference = documented[str(operation.status)]["content"]["application/json"]["schema"]["$ref"]
     assert reference == f"#/components/schemas/{operation.shape.__name__}"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/score", "/v1/likelihood", "/v1/rerank", "/v1/completions", "/v1/systemone", "/v1/decisions"]
+)
+def test_the_job_of_any_call_is_read_with_the_documented_shape(
+    api: RunningApi, document: dict[str, Any], path: str
+) -> None:
+    examples = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    for example in examples.values():
+        answer = api.client.post(path, json=example["value"])
+        assert answer.status_code == 200, answer.text
+        job = api.client.get(f"/v1/jobs/{answer.json()['id']}")
+        assert job.status_code == 200, job.text
+        Job.model_validate(job.json(), strict=True)
 
 
 def test_score_lines_have_the_documented_shape(api: RunningApi) -> None:

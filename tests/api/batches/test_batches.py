@@ -10,7 +10,7 @@ import pytest
 
 from api.answers.presentation import encode_scoring
 from api.batches import answering, feeder, reading
-from api.requests.calls import CALLS
+from api.requests.calls import parsed_call
 from scoring.error_codes import ErrorCode, RequestError
 from tests.api.batches.running import (
     BODY,
@@ -213,19 +213,19 @@ def test_a_block_with_a_line_that_takes_too_much_is_read_in_parts(
 def test_a_fault_of_ours_in_one_line_is_its_internal_error_and_hurts_nobody(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_call, encode = CALLS["/v1/score"], encode_scoring
+    encode = encode_scoring
 
     def fail_to_read(context: Any, body: Json, *given: Any) -> Any:
         if body["query"] == "read":
             raise BaseException("a bug")
-        return read_call(context, body, *given)
+        return parsed_call(context, body, *given)
 
     def fail_to_encode(scored: Any) -> bytes:
         if scored.job.prompt_tokens == 1:
             raise ValueError("a bug")
         return encode(scored)
 
-    monkeypatch.setattr(reading, "CALLS", {"/v1/score": fail_to_read})
+    monkeypatch.setattr(reading, "parsed_call", fail_to_read)
     monkeypatch.setattr(answering, "encode_scoring", fail_to_encode)
     client = openai_of(api)
     lines = [line("a"), line("b", BODY | {"query": "read"}), line("c", BODY | {"query": "c", "items": [""]}), line("d")]

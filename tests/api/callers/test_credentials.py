@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 
 import pytest
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from tests.api.callers.guarded import Guarded, send
@@ -117,11 +118,11 @@ def test_the_access_log_says_who_called_and_which_error_was_answered(guarded: Gu
         (f"Bearer {guarded.keys['good']}", "/v1//jobs/", {"tenant": "acme", "key_id": ids["good"]}),
     ]
     for authorization, path, about in wanted:
-        with capture_logs() as logs:
-            send(guarded.api, authorization, path=path)
-            # The line is written behind the answer.
-            eventually(lambda: any(entry["event"] == "request" for entry in logs), "the request is logged")
-        (line,) = [entry for entry in logs if entry["event"] == "request"]
+        with capture_logs(processors=[merge_contextvars]) as logs:
+            request_id = send(guarded.api, authorization, path=path).headers["x-request-id"]
+            # The line is written behind the answer, as that of a request before it was.
+            eventually(lambda: any(entry.get("request_id") == request_id for entry in logs), "the request is logged")  # noqa: B023
+        (line,) = [entry for entry in logs if entry.get("request_id") == request_id]
         found = {name: line[name] for name in ("tenant", "key_id", "code") if name in line}
         assert found == about, path
     for secret in guarded.keys.values():

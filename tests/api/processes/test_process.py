@@ -79,6 +79,8 @@ def test_a_process_that_nobody_stands_in_for_says_that_it_starts(
             except httpx2.ConnectError:
                 assert not seen, "it takes no connections any more"
                 return False
+            except httpx2.RemoteProtocolError:
+                return False  # This client got no processor for half a second, after which others are served.
             return seen[-1].status_code == 200
 
         eventually(answers, "the process serves")

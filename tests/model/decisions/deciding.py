@@ -12,6 +12,7 @@ from checkpoints.files import read_model_card
 from jobs.store.records import Submission
 from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.decisions.decision import decide
+from scoring.decisions.orders import parse_permute
 from scoring.decisions.questions import path_of, read_systemone
 from scoring.layout import ChunkWork, GroupWork, LabelScores
 from scoring.options import ScoreOptions, Shape
@@ -31,22 +32,23 @@ class Deciding:
         self.tokenizer = TextTokenizer.load(directory)
         self.checkpoint = DecisionCheckpoint.read(directory, self.tokenizer)
         self._card = read_model_card(directory, None, None, self.tokenizer)
-        self._engine = engines.load(directory, "float32", **{"step_tokens": 64} | settings)
+        self.engine = engines.load(directory, "float32", **{"step_tokens": 64} | settings)
 
     @property
     def fingerprint(self) -> str:
         """That of the weights."""
-        return self._engine.weights_fingerprint
+        return self.engine.weights_fingerprint
 
     def warm_up(self) -> None:
         """Compile all programs, and compare them with NumPy."""
-        self._engine.warm_up(lambda *_: None)
-        self._engine.warm_up_rest(lambda *_: None)
+        self.engine.warm_up(lambda *_: None)
+        self.engine.warm_up_rest(lambda *_: None)
 
     def request(self, body: Mapping[str, Any]) -> ScoreRequest:
         questions = read_systemone(body["questions"])
         paths = [path_of(question.name or "") for question in questions]
-        decision = decide(self.checkpoint, self.tokenizer, body["state"], questions, paths)
+        permute = parse_permute(body.get("permute"))
+        decision = decide(self.checkpoint, self.tokenizer, body["state"], questions, paths, permute=permute)
         classes = self._card.classes
         activation = Activation.VOCABULARY if classes is None else classes.activation
         top = classes is None
@@ -80,7 +82,7 @@ class Deciding:
             ChunkWork(n, chunk.rows, prepared.label_token_ids, request.options.head, top=request.options.top)
             for n, chunk in enumerate(prepared.chunks)
         )
-        scored = engines.score(self._engine, [GroupWork("owner", prepared.prefix, works)])
+        scored = engines.score(self.engine, [GroupWork("owner", prepared.prefix, works)])
         scores = LabelScores.join([scored[n] for n in range(len(works))])
         assert request.decision is not None
         assert prepared.item_labels is not None

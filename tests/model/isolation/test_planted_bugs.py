@@ -121,8 +121,8 @@ def test_an_extension_without_the_prefixs_last_token_is_noticed(
 ) -> None:
     extension = extending._extension
 
-    def short(*arguments: Any) -> Extension:
-        found = extension(*arguments)
+    def short(*arguments: Any, **named: Any) -> Extension:
+        found = extension(*arguments, **named)
         return replace(found, start=found.start - 1)
 
     monkeypatch.setattr(extending, "_extension", short)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -25,7 +26,9 @@ from model.layerwise.prefix_attention import PrefixAttentionKey
 from model.layerwise.qkv import QKVKey
 from model.layerwise.recurrence import RecurrenceKey, RecurrentInputsKey, RecurrentOutputKey
 from model.layerwise.steps import Step
+from model.linear import project
 from model.platforms import Platform
+from tests.model.adapters.folders import add_low_rank
 from tests.model.checkpoints import CONFIGS, EVERY, random_decoder
 from tests.model.devices import stand_in
 from tests.model.engines import PLATFORM, DType, unchecked
@@ -59,21 +62,33 @@ def test_platforms_and_steps_without_equal_bits_have_one_step_size() -> None:
 
 
 @pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
-@pytest.mark.parametrize("dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), "float32"])
 @pytest.mark.parametrize(
-    "name",
+    ("name", "dtype"),
     [
-        "demonstration",
-        "a width of 4,096",
+        ("demonstration", "float32"),
         *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("untied", "qwen3-0.6b", "as wide as 30B-A3B", "128 experts")
+            pytest.param(name, dtype, marks=pytest.mark.slow)
+            for name, dtypes in {
+                "demonstration": ["bfloat16"],
+                "untied": ["float32", "bfloat16"],
+                "qwen3-0.6b": ["float32", "bfloat16"],
+                "a width of 4,096": ["float32", "bfloat16"],
+                "qwen3-0.6b with an adapter of rank 16": ["float32", "bfloat16"],
+                "a width of 4,096 with an adapter of rank 16": ["float32"],
+                "as wide as 30B-A3B": ["float32"],
+                "128 experts": ["float32"],
+            }.items()
+            for dtype in dtypes
         ),
     ],
 )
 def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step_at_any_place(name: str, dtype: DType) -> None:
-    config = replace(MODELS[name], layers=1)
-    decoder = LayerwiseDecoder(random_decoder(config, dtype, seed=3), PLATFORM, BUCKETS, BLOCKS)
+    model, _, rank = name.partition(" with an adapter of rank ")
+    config = replace(MODELS[model], layers=1)
+    random_weights = random_decoder(config, dtype, seed=3)
+    if rank:
+        add_low_rank(random_weights, int(rank))
+    decoder = LayerwiseDecoder(random_weights, PLATFORM, BUCKETS, BLOCKS)
     table = ExecutableTable(decoder, PLATFORM, unchecked)
     random = np.random.RandomState(0)
     tokens = random.randint(0, config.vocabulary, BUCKETS.step_tokens).astype(np.int32)
@@ -109,7 +124,8 @@ def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step_at_any_place(n
 
 
 @pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
-@pytest.mark.parametrize("name", [pytest.param("as wide as 0.8B", marks=pytest.mark.slow), "as wide as 9B"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["as wide as 0.8B", "as wide as 9B"])
 def test_a_recurrent_layer_of_a_smaller_step_gives_every_row_the_bits_of_a_larger_step(name: str) -> None:
     config = replace(RECURRENT[name], vocabulary=512, mlp_width=512)
     decoder = LayerwiseDecoder(random_decoder(config, "float32", seed=3), PLATFORM, BUCKETS, BLOCKS)
@@ -135,7 +151,9 @@ def test_a_recurrent_layer_of_a_smaller_step_gives_every_row_the_bits_of_a_large
 
 
 @pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
-@pytest.mark.parametrize("name", ["small", "as wide as 0.8B", pytest.param("as wide as 9B", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["small", *(pytest.param(f"as wide as {size}", marks=pytest.mark.slow) for size in ("0.8B", "9B"))]
+)
 def test_a_recurrence_gives_the_same_bits_wherever_a_sequence_is_cut_at_a_grain(name: str) -> None:
     config = replace(({"small": EVERY["qwen35"]} | RECURRENT)[name], vocabulary=512, mlp_width=512)
     decoder = LayerwiseDecoder(random_decoder(config, "float32", seed=3), PLATFORM, BUCKETS, BLOCKS)
@@ -163,3 +181,16 @@ def test_a_recurrence_gives_the_same_bits_wherever_a_sequence_is_cut_at_a_grain(
     whole = cut()
     for places in ((64,), (128,), (192,), (64, 128), (64, 192), (128, 192), (64, 128, 192)):
         assert cut(*places) == whole, places
+
+
+@pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
+@pytest.mark.parametrize("columns", [1, 4, 8, 15, 16, 24])
+def test_a_product_of_few_columns_has_the_same_bits_in_any_number_of_rows(columns: int) -> None:
+    """A router of few experts has such products, and so have recurrent layers of few heads, and adapters."""
+    random, rows = np.random.RandomState(columns), BUCKETS.step_tokens
+    values, kernel = random.standard_normal((rows, 1_024)), random.standard_normal((1_024, columns))
+    product = jax.jit(project)
+    whole = np.asarray(product(values.astype(np.float32), kernel.astype(np.float32)))
+    for size in BUCKETS.step_sizes[:-1]:
+        found = np.asarray(product(values[:size].astype(np.float32), kernel.astype(np.float32)))
+        np.testing.assert_array_equal(found.view(np.int32), whole[:size].view(np.int32))

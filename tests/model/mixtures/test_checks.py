@@ -73,9 +73,14 @@ def test_a_planted_fault_is_seen_in_the_program_of_a_layer(
 
 @pytest.mark.usefixtures("unchecked_programs")
 @pytest.mark.parametrize(
-    "platform", [engines.PLATFORM, pytest.param(WHOLE_STEPS, marks=pytest.mark.slow)], ids=["by layer", "whole steps"]
+    ("platform", "fault"),
+    [
+        # The test before sees all of these faults in the programs of layers. Whole steps have known prompts alone.
+        *((engines.PLATFORM, fault) for fault in (None, "the weights of one another")),
+        *(pytest.param(WHOLE_STEPS, fault, marks=pytest.mark.slow) for fault in (None, *FAULTS)),
+    ],
+    ids=lambda given: "by whole steps" if given is WHOLE_STEPS else "by layer" if given is engines.PLATFORM else None,
 )
-@pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_a_planted_fault_is_seen_in_known_prompts(
     fault: str | None, platform: Platform, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,13 @@ def layer(name: str, dtype: DType) -> Layer:
 
 @pytest.mark.skipif(not PLATFORM.has_row_floor(BUCKETS.step_tokens), reason="steps have one size here")
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("small", "float32"), ("small", "bfloat16"), ("other", "float32"), ("many", "float32")]
+    ("name", "dtype"),
+    [
+        ("small", "float32"),
+        pytest.param("small", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("other", "float32", marks=pytest.mark.slow),
+        ("many", "float32"),
+    ],
 )
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())

@@ -26,20 +26,28 @@ COMMON, OWN = 300, 100
 AT_BOUNDARIES = COMMON // STEP * STEP
 """Those of the common ones that end with a step, or with a block of whole steps."""
 
-QUERIES = 30
+QUERIES = 15
 
 Load = Callable[..., Engine]
 
 
+SERVED: dict[str, tuple[str, Platform | None]] = {
+    "steps of a CPU": ("untied", None),
+    "whole steps": ("untied", WHOLE_STEPS),
+    "recurrent layers": ("qwen35", None),
+    "recurrent layers in whole steps": ("qwen35", WHOLE_STEPS),
+}
+
+
+SLOW = "recurrent layers in whole steps"
+
+
 @pytest.fixture(
-    scope="module",
-    params=[("untied", None), ("untied", WHOLE_STEPS), ("qwen35", None), ("qwen35", WHOLE_STEPS)],
-    ids=["steps of a CPU", "whole steps", "recurrent layers", "recurrent layers in whole steps"],
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name == SLOW else name for name in SERVED]
 )
 def served(request: pytest.FixtureRequest) -> tuple[str, Platform | None]:
     """The name of a model, and the platform."""
-    found: tuple[str, Platform | None] = request.param
-    return found
+    return SERVED[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +153,7 @@ def crowded(served: tuple[str, Platform | None], load: Load) -> Engine:
     return load(context=CROWDED_BLOCKS * STEP, prefix_cache_bytes=CROWDED_BLOCKS * block_bytes)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(groups=related(), together=st.booleans())
 def test_related_queries_score_as_alone_and_their_usage_is_what_was_computed(
     both: tuple[Engine, Engine], groups: list[Group], together: bool
@@ -167,7 +175,9 @@ def test_related_queries_score_as_alone_and_their_usage_is_what_was_computed(
     assert prompts - sum(chunk.cached_tokens for chunk in found.values()) <= tokens
 
 
-@settings(deadline=None, max_examples=10)
+# Of the others, test_branching.py has the recurrent layers, and test_prefixes_that_share_steps.py the whole steps.
+@pytest.mark.parametrize("served", ["steps of a CPU", pytest.param(SLOW, marks=pytest.mark.slow)], indirect=True)
+@settings(deadline=None, max_examples=6)
 @given(outer=related(), inner=related(), place=st.integers(0, 12))
 def test_related_queries_that_preempt_one_another_in_a_small_pool_score_as_alone(
     both: tuple[Engine, Engine], crowded: Engine, outer: list[Group], inner: list[Group], place: int

@@ -15,6 +15,8 @@ from model.checks.numpy_recurrence import ReferenceHeads, recur
 from model.delta_rule import CHUNK, DeltaInputs, delta_rule, inverse_by_halves, inverse_in_lanes, read_by_items
 
 KEY_HEADS, HEADS, KEY, VALUE = 2, 4, 16, 8
+BATCH = (3, 2)
+"""Triangles that are inverted at once."""
 
 
 def heads(tokens: int, seed: int, **others: Any) -> ReferenceHeads:
@@ -44,7 +46,7 @@ def by_chunks(given: ReferenceHeads, begin: np.ndarray) -> tuple[np.ndarray, np.
     return np.asarray(out)[0], np.asarray(after)[0]
 
 
-@pytest.mark.parametrize("tokens", [8, 16, 24, CHUNK, 2 * CHUNK, 4 * CHUNK])
+@pytest.mark.parametrize("tokens", [8, 24, CHUNK, 4 * CHUNK])  # the next test has the sizes in between
 def test_chunks_compute_the_plain_recurrence(tokens: int) -> None:
     given, begin = heads(tokens, seed=tokens), state(1)
     out, after = by_chunks(given, begin)
@@ -78,7 +80,8 @@ def read(given: ReferenceHeads, lengths: list[int], size: int, rows: int, begin:
     return np.asarray(jax.jit(read_by_items)(tokens, places, gates, slots, jnp.asarray(begin)))
 
 
-@pytest.mark.parametrize("size", [8, 16, 32, CHUNK])
+# tests/model/checks/test_recurrent_programs.py compares the sizes in between with the plain recurrence, too.
+@pytest.mark.parametrize("size", [8, CHUNK])
 def test_items_read_what_the_plain_recurrence_of_each_of_them_reads(size: int) -> None:
     lengths = [size, 1, size // 2 + 1, size - 1]
     given, begin = heads(4 * size, seed=size), state(14)
@@ -107,7 +110,7 @@ def test_a_token_that_comes_again_and_again_does_not_spoil_the_numbers() -> None
     ],
 )
 def test_triangles_are_inverted_either_way(way: Callable[[jax.Array], jax.Array], size: int) -> None:
-    lower = np.tril(np.random.RandomState(size).uniform(-1, 1, (3, 2, size, size)).astype(np.float32), -1) / 4
+    lower = np.tril(np.random.RandomState(size).uniform(-1, 1, (*BATCH, size, size)).astype(np.float32), -1) / 4
     expected = np.linalg.inv(np.eye(size) + lower.astype(np.float64))
     found = np.asarray(jax.jit(way)(jnp.asarray(lower)))
     np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max())
@@ -123,10 +126,13 @@ def test_a_triangle_on_the_diagonal_of_a_larger_one_has_the_same_bits_as_alone(
     for begin in range(0, CHUNK, size):
         among[begin : begin + size, begin : begin + size] = alone if begin == 2 * size else 3 * alone
     own = slice(2 * size, 3 * size)
-    found = np.asarray(jax.jit(way)(jnp.asarray(among[None])))[0, own, own]
     first = np.zeros_like(among)
     first[:size, :size] = alone
-    assert np.array_equal(found, np.asarray(jax.jit(way)(jnp.asarray(first[None])))[0, :size, :size])
+    # As many triangles as in the test before, whose programs these are.
+    found, expected = (
+        np.asarray(jax.jit(way)(jnp.asarray(np.tile(triangle, (*BATCH, 1, 1)))))[0, 0] for triangle in (among, first)
+    )
+    assert np.array_equal(found[own, own], expected[:size, :size])
 
 
 def test_padding_leaves_the_state_as_it_is() -> None:

@@ -24,22 +24,26 @@ from tests.model.geometries import LABELS, STEP, Group, groups, several_groups
 from tests.model.references.gates import FLOAT32_LOGPROBS
 from tests.model.whole_steps.conftest import WHOLE_STEPS
 
-NAMES = ("qwen35", "qwen35 in turn")
 
-
-@pytest.fixture(scope="module", params=[engines.PLATFORM, WHOLE_STEPS], ids=["by layer", "by whole steps"])
+@pytest.fixture(
+    scope="module",
+    params=[engines.PLATFORM, pytest.param(WHOLE_STEPS, marks=pytest.mark.slow)],
+    ids=["by layer", "by whole steps"],
+)
 def platform(request: pytest.FixtureRequest) -> Platform:
     found: Platform = request.param
     return found
 
 
-@pytest.fixture(scope="module", params=NAMES)
-def both(
-    request: pytest.FixtureRequest, checkpoint: Callable[[str], Path], platform: Platform
-) -> tuple[Engine, Engine]:
-    """An engine that scores serially, and one that shares prefixes."""
+@pytest.fixture(scope="module")
+def both(checkpoint: Callable[[str], Path], platform: Platform) -> tuple[Engine, Engine]:
+    """An engine that scores serially, and one that shares prefixes.
+
+    tests/model/whole_steps/test_programs.py compares either model by layer and by whole steps.
+    """
+    name = "qwen35" if platform is engines.PLATFORM else "qwen35 in turn"
     serial, shared = (
-        engines.load(checkpoint(request.param), "float32", algorithm, platform, step_tokens=STEP)
+        engines.load(checkpoint(name), "float32", algorithm, platform, step_tokens=STEP)
         for algorithm in ("serial", "prefill_extend")
     )
     return serial, shared

@@ -9,12 +9,16 @@ from scipy.special import softmax
 
 FLOAT32_LOGPROBS = 1e-4
 """Largest difference of a float32 log-probability from HuggingFace's float32."""
+OF_PROCESSORS = 5e-5
+"""Largest difference of HuggingFace's float32 log-probabilities from those that it gave on another processor."""
 BFLOAT16_LARGEST = 0.02
 BFLOAT16_MEAN = 0.01
 """Largest and mean difference of a bf16 label softmax from HuggingFace's float32. The largest one may also be that of
 HuggingFace's own bf16."""
-OWN_ERROR = 1.5
-"""Largest error of a bf16 score relative to that of HuggingFace's own bf16."""
+OWN_LARGEST = 2.0
+OWN_MEAN = 1.5
+"""Largest and mean error of bf16 scores, relative to those of HuggingFace's own bf16. The largest of a few dozen scores
+depends most on the processor, so more is left to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +42,5 @@ def assert_bfloat16(ours: np.ndarray, theirs: np.ndarray, theirs_bfloat16: np.nd
     own = label_softmax_difference(theirs_bfloat16, theirs, labels)
     assert found.largest <= max(BFLOAT16_LARGEST, own.largest)
     assert found.mean <= BFLOAT16_MEAN
-    assert found.largest <= OWN_ERROR * own.largest
-    assert found.mean <= OWN_ERROR * own.mean
+    assert found.largest <= OWN_LARGEST * own.largest
+    assert found.mean <= OWN_MEAN * own.mean

@@ -151,6 +151,7 @@ RECURRENT_FAULTS: dict[str, tuple[type[Key] | Key, Change]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", RECURRENT_FAULTS)
 def test_a_planted_fault_of_recurrent_layers_is_detected(fault: str, recurrent: Engine) -> None:
     kind, change = RECURRENT_FAULTS[fault]

@@ -25,7 +25,7 @@ STEP = 256
 LABELS = range(CONFIG.vocabulary)
 
 
-@pytest.fixture(scope="module", params=["untied", "qwen35"])
+@pytest.fixture(scope="module", params=["untied", pytest.param("qwen35", marks=pytest.mark.slow)])
 def name(request: pytest.FixtureRequest) -> str:
     """A checkpoint without recurrent layers, and one with some."""
     found: str = request.param

@@ -39,7 +39,7 @@ FAMILIES = (
     pytest.param("olmo3", marks=pytest.mark.slow),
     pytest.param("qwen3 moe", marks=pytest.mark.slow),
 )
-RECURRENT = ("qwen35", "qwen35 in turn")
+RECURRENT = ("qwen35", pytest.param("qwen35 in turn", marks=pytest.mark.slow))
 PREFIXES = (70, 33, 5, 128)
 ITEMS = ((1, 2, 8, 31, 40, 3, 3, 9), (20,) * 9, (100, 7), (16, 5, 1))
 
@@ -97,7 +97,8 @@ def test_prefill_and_extend_give_the_scores_of_programs_by_layer(name: str, engi
     by_layer = engine(name, "float32")
     states = whole.prefill(filled)
     expected = engines.logprobs(by_layer, [prefix.tokens for prefix in filled])
-    close = 2e-5 if config.recurrence is None else FLOAT32_LOGPROBS
+    # Either way may be so far from HuggingFace.
+    close = 2e-5 if config.recurrence is None else 2 * FLOAT32_LOGPROBS
     np.testing.assert_allclose(whole.logprobs(states), expected, atol=close)
     asked = items(config, filled)
     found = whole.logprobs(whole.extend(list(chain(*asked))))
@@ -109,7 +110,11 @@ def test_prefill_and_extend_give_the_scores_of_programs_by_layer(name: str, engi
         found = found[len(of_prefix) :]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    # Without and with multipliers, windows and experts.
+    "name",
+    ["tied", *(pytest.param(name, marks=pytest.mark.slow) for name in ("granite", "gemma3", "qwen3 moe"))],
+)
 def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine: Loaded, whole_steps: Runs) -> None:
     config, whole = EVERY[name], whole_steps(name, "float32")
     groups = []

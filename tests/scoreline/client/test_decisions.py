@@ -45,6 +45,22 @@ def test_a_decision_has_typed_answers_and_what_the_service_says_of_them(client: 
     assert client.decide(STATE, AS_DICTS).answers == decision.answers
 
 
+def test_choices_are_asked_in_several_orders_and_signed(client: Client) -> None:
+    once, permuted = (client.decide(STATE, QUESTIONS, permute=one, return_receipt=True) for one in (None, "balanced"))
+    town = permuted.answers["town"]
+    assert (town.orders, once.answers["town"].orders) == (2, None)
+    assert town.spread is not None
+    assert 0 < town.spread <= 1
+    assert town.flips in (0, 0.5)
+    assert permuted.answers["bad"] == once.answers["bad"]
+    assert permuted.receipt is not None
+    assert permuted.receipt != once.receipt
+    (among,) = client.decide_many([STATE], QUESTIONS, permute="balanced")
+    assert among.answers == permuted.answers
+    planned = client.dry_run_decision(STATE, QUESTIONS, permute="balanced")
+    assert planned.prompt_tokens == permuted.prompt_tokens > once.prompt_tokens
+
+
 def test_a_job_has_the_answers_of_the_call(client: Client) -> None:
     state = {"text": STATE, "stars": 5}
     job = client.wait(client.submit_decision(state, QUESTIONS, metadata={"run": "7"}, priority="bulk"))

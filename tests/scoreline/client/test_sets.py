@@ -11,7 +11,7 @@ import pytest
 
 from scoreline import AsyncClient, Client, InvalidRequest, ScoreResult, TimedOut
 from scoreline.client.exchange import sending
-from scoreline.client.sets import JobSets
+from scoreline.client.sets import MAX_ITEMS, SUBMITTED_AT_ONCE, JobSets, Outcome, _Gathering
 from tests.scoreline.client.unreliable import BROKEN, Got, Reply, answering, passed_on, refused
 from tests.scoreline.running import Up
 
@@ -103,3 +103,33 @@ def test_the_results_of_jobs_with_many_items_are_read_as_well(client: Client, sh
     found = list(client.map(many, label_token_ids=LABELS))
     assert [len(result.scores) for result in found] == [len(items) for _, items in many]
     assert found[3].scores == client.score(*many[3], label_token_ids=LABELS).scores
+
+
+def test_who_asks_at_the_moment_when_all_senders_have_just_ended_gets_an_answer() -> None:
+    """Two senders end at the same moment, and one whom they have served asks again before anybody has noticed."""
+
+    async def asked() -> Outcome:
+        both_send = asyncio.Event()
+        senders = 0
+
+        async def work(taken: list[str]) -> list[Outcome]:
+            nonlocal senders
+            senders += 1
+            if senders == SUBMITTED_AT_ONCE:
+                asyncio.get_running_loop().call_soon(both_send.set)
+            await both_send.wait()
+            return [None] * len(taken)
+
+        gathering: _Gathering[str] = _Gathering(work, SUBMITTED_AT_ONCE)
+
+        async def ask_twice() -> Outcome:
+            await gathering.ask("once", MAX_ITEMS)
+            return await gathering.ask("again", MAX_ITEMS)
+
+        async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+            twice = tasks.create_task(ask_twice())
+            for _ in range(SUBMITTED_AT_ONCE - 1):
+                tasks.create_task(gathering.ask("once", MAX_ITEMS))
+        return twice.result()
+
+    assert asyncio.run(asked()) is None

@@ -105,7 +105,7 @@ def test_a_document_has_its_name_only_once_it_is_complete(job: Job, tmp_path: Pa
     target.write_text("before")
 
     def breaking() -> Iterator[ItemScores]:
-        yield ItemScores(0, [0.5], None, None, None, None)
+        yield ItemScores(0, [0.5], *(None,) * 7)
         raise Unreachable("unreachable", "it broke off")
 
     with pytest.raises(Unreachable):

@@ -51,6 +51,16 @@ def test_rows_get_a_column_for_each_answer_and_its_confidence(
         assert answers == expected(client, asked["text"])
 
 
+def test_choices_of_rows_are_asked_in_several_orders(shared_up: Up, client: Client, tmp_path: Path) -> None:
+    source, questions = write_csv(tmp_path / "in.csv", ROWS), tmp_path / "questions.json"
+    questions.write_text(json.dumps(QUESTIONS))
+    asked = ["--questions", str(questions), "--state-column", "text", "--url", shared_up.url]
+    run = scoreline("run", str(source), "-o", str(tmp_path / "out.csv"), *asked, "--permute", "balanced")
+    assert run.returncode == 0, run.stderr
+    found = [client.decide(row["text"], QUESTIONS, permute=2)["town"] for row in ROWS]
+    assert [row["town"] for row in read_csv(tmp_path / "out.csv")] == found
+
+
 def test_several_columns_are_a_state_of_json(shared_up: Up, client: Client, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [{"id": 1, "text": {"a": [1]}}, {"id": 2, "text": None}, {"id": None, "text": " "}]
     source, target = write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
@@ -105,6 +115,7 @@ def test_a_run_goes_on_with_the_jobs_that_were_sent_and_refuses_other_questions(
         (["--state-column", "text", "--item-column", "text"], "--item-column"),
         (["--state-column", "text", "--query-template", "{query}"], "--query-template"),
         (["--state-column", "text", "--state-columns", "a,b"], "either --state-column"),
+        (["--state-column", "text", "--permute", "25"], "--permute must be"),
         (["--state-columns", "text,,id"], "--state-columns must be different names"),
         ([], "either --state-column"),
     ],

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.api.page.browser.watching import Tab, tab
+from tests.api.page.browser.watching import Tab, tab, violations
 from tests.api.serving import RunningApi, StandInWorker
 from tests.api.tiny_model import TinyModel
 
@@ -47,13 +47,6 @@ def open_view(shown: Tab, view: str, served: Served, model: TinyModel) -> None:
         page.get_by_label("Colours").select_option("column")
 
 
-def violations(shown: Tab) -> list[Any]:
-    """Return what axe finds."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(shown.page).response["violations"]
-    return [(one["id"], one["help"], [node["html"] for node in one["nodes"][:3]]) for one in found]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_no_view_breaks_a_rule_of_accessibility(
@@ -61,9 +54,9 @@ def test_no_view_breaks_a_rule_of_accessibility(
 ) -> None:
     with tab(chromium, served[0].url, "Failed to load resource", color_scheme=scheme) as shown:
         open_view(shown, view, served, model)
-        assert violations(shown) == []
+        assert violations(shown.page) == []
         shown.page.locator("#key-button").click()
-        assert violations(shown) == []
+        assert violations(shown.page) == []
 
 
 @pytest.mark.parametrize("view", VIEWS)

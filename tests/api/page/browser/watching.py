@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
@@ -75,3 +77,10 @@ def tab(browser: Browser, url: str, *allowed: str, **options: Any) -> Iterator[T
         opened.check()
     finally:
         context.close()
+
+
+def violations(page: Page) -> list[Any]:
+    """Return what axe finds."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page).response["violations"]
+    return [(one["id"], one["help"], [node["html"] for node in one["nodes"][:3]]) for one in found]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from checkpoints.adapter_folder import AdapterFolder
 from checkpoints.card import ModelCard
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.engine import Engine
@@ -134,3 +135,14 @@ def test_a_model_that_can_not_be_divided_is_refused_before_its_weights_are_read(
     card = ModelCard("six heads", 1_024, 96, "no tokenizer")
     with pytest.raises(UnsupportedModelError, match="does not divide num_attention_heads 6, vocab_size 96"):
         Engine.load(directory("six heads"), EngineSettings(), card, platform(5), on_progress)
+
+
+def test_adapters_that_requests_name_are_refused_on_several_devices(
+    directory: Callable[[str], Path], tmp_path: Path
+) -> None:
+    card = ModelCard("six heads", 1_024, 96, "no tokenizer")
+    folder = AdapterFolder(tmp_path)
+    with pytest.raises(
+        UnsupportedModelError, match="SCORELINE_ADAPTER_FOLDER is not implemented for a worker of several"
+    ):
+        Engine.load(directory("six heads"), EngineSettings(), card, platform(2), adapters=folder)

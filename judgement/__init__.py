@@ -1,0 +1,1 @@
+"""What label probabilities are worth: metrics with intervals, calibration, and thresholds whose error rate holds."""

@@ -1,0 +1,166 @@
+"""Have the service score a labelled file for some systems, all at once, by runs that can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from scoreline.client import AsyncClient
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.judging.labelled import Labelled
+from scoreline.judging.systems import System
+from scoreline.runs.beginning import run
+from scoreline.runs.formats import Format
+from scoreline.runs.plan import RELEVANCE, Empty, Plan, Remedy, new_columns
+from scoreline.runs.run import first_of
+from scoreline.runs.windows import WindowSize
+
+PREFIX = "scoreline:"
+"""What the columns of scores begin with, so that they do not meet those of the file."""
+
+_WINDOW = WindowSize(20_000, 32 * 1024 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """What becomes of rows that can't be scored, as for ``scoreline run``."""
+
+    on_too_long: Remedy = Remedy.FAIL
+    on_error: Remedy = Remedy.FAIL
+    empty: Empty = Empty.FAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a system says of the rows of a file."""
+
+    name: str
+    labels: tuple[str, ...]  # as the column of true labels calls them
+    shares: list[list[float] | None]  # of each label; None: the row could not be scored
+    relevance: list[float | None] | None = None  # what the template makes of them; None: it makes nothing
+    model: Mapping[str, Any] | None = None  # its fingerprints
+    prompt: Mapping[str, Any] | None = None  # None: the scores were in the file
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A system, and the run that scores the file for it."""
+
+    system: System
+    plan: Plan
+    labels: tuple[str, ...]
+
+    @property
+    def done(self) -> Path:
+        """The file that says that the run is finished, and by which model."""
+        return Path(self.plan.target + ".done.json")
+
+
+class Scoring:
+    """The runs of one command, in a folder beside the file, which is removed once all is known."""
+
+    def __init__(self, labelled: Labelled, systems: Sequence[System], remedies: Remedies, concurrency: int) -> None:
+        self._labelled, self._systems = labelled, systems
+        self._remedies, self._concurrency = remedies, max(1, concurrency // len(systems))
+        self.folder = Path(labelled.name + ".scoring")
+
+    async def called(self, client: AsyncClient) -> list[tuple[str, ...]]:
+        """Return what the labels of each system are called. Raises CommandError and ScorelineError."""
+        models = await client.models()
+        return [one.called(self._plan(one).of_served(models)[1]) for one in self._systems]
+
+    async def score(self, client: AsyncClient, console: Console) -> list[Scored]:
+        """Return the scores of each system. Raises CommandError and ScorelineError, after which it can go on."""
+        models = await client.models()
+        jobs = []
+        for system in self._systems:
+            plan = self._plan(system)
+            jobs.append(_Job(system, plan, plan.of_served(models)[1]))
+        self.folder.mkdir(exist_ok=True)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                several = len(jobs) > 1
+                for job in jobs:
+                    shown = _NamedConsole(job.system.name) if several and not console.quiet else console
+                    tasks.create_task(_run(job, client, shown))
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
+        found = [self._read(job) for job in jobs]
+        for job in jobs:
+            for path in (*job.plan.touched, job.done):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # another command scores the same file
+            self.folder.rmdir()
+        return found
+
+    def _plan(self, system: System) -> Plan:
+        plan = Plan(
+            source=self._labelled.name,
+            source_format=self._labelled.format,
+            target="",
+            target_format=Format.JSON_LINES,
+            columns=system.columns,
+            labels=system.labels,
+            options=system.options,
+            window=_WINDOW,
+            questions=system.questions,
+            with_probabilities=bool(system.questions),
+            prefix=PREFIX,
+            concurrency=self._concurrency,
+            **asdict(self._remedies),
+        )
+        # Another prompt, or another file of this name, has another output, so that nothing is mistaken for its scores.
+        content = json.dumps([self._labelled.digest, plan.fingerprint(), asdict(self._remedies)], default=str).encode()
+        digest = hashlib.blake2b(content, digest_size=6).hexdigest()
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", system.name)
+        return replace(plan, target=str(self.folder / f"{name}-{digest}.jsonl"))
+
+    def _read(self, job: _Job) -> Scored:
+        """Return what a finished run has written. Raises CommandError."""
+        with open(job.plan.target, encoding="utf-8", newline="\n") as file:
+            rows = [json.loads(line) for line in file]
+        if len(rows) != len(self._labelled.rows):
+            raise CommandError(f"{self._labelled.name} has changed while it was scored: give the command again")
+        called, names = job.system.called(job.labels), new_columns(job.plan, job.labels, ())
+        shares: list[list[float] | None]
+        if job.system.questions:
+            answers = [row[names[0]] for row in rows]
+            shares = [None if one is None else [one[name] for name in job.system.asked_options] for one in answers]
+        else:
+            cells = [[row[name] for name in names[: len(called)]] for row in rows]
+            shares = [None if None in row else row for row in cells]
+        if len(called) < 2:
+            raise CommandError(f"{job.system.name} has one label only: give another --label", ExitCode.USAGE)
+        relevance = [row[PREFIX + RELEVANCE] for row in rows] if job.plan.has_relevance else None
+        model = json.loads(job.done.read_text(encoding="utf-8"))
+        return Scored(job.system.name, called, shares, relevance, model, job.system.prompt)
+
+
+async def _run(job: _Job, client: AsyncClient, console: Console) -> None:
+    if job.done.exists():
+        return  # an earlier command was interrupted after it
+    target = Path(job.plan.target)
+    if job.plan.journal is not None and not job.plan.journal.exists():
+        target.unlink(missing_ok=True)  # the command was killed before it said what the model was
+    finished = await run(job.plan, client, console)
+    job.done.write_text(json.dumps(finished.model), encoding="utf-8")
+
+
+class _NamedConsole(Console):
+    """A console whose lines begin with the name of a system."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(stderr=True, force_terminal=False)
+        self._name = name
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(f"{self._name}:", *objects, **options)
