@@ -20,7 +20,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow coverage faults monitoring proxy failed soak hostile network lint parity harness browser page-pictures compile compile-full peers pins openapi docs bench image image-test clean
+.PHONY: install demo test slow matrix coverage faults monitoring proxy failed soak hostile network lint parity harness browser page-pictures compile compile-full peers pins openapi docs bench image image-test clean
 
 install: $(STAMP)
 
@@ -50,7 +50,13 @@ test: install
 
 # The tests that `make test` leaves out because they take long: other models, whole deployments, and a benchmark.
 slow: install
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not matrix"
+
+# The rest of what is tested in every combination: more checkpoints, number formats and algorithms, and faults that are planted to
+# see the tests fail. Before a release, and after a change of a model's programs. It takes as long as all else.
+matrix: install $(PARITY)/.installed
+	$(PYTEST) -m "matrix and not parity"
+	PYTHONPATH=$(PARITY) $(BIN)/python -m pytest -m "matrix and parity" tests/parity
 
 # The same as `make test`, a quarter slower; also prints the lines that no test has run.
 coverage: install
@@ -107,7 +113,7 @@ lint: install
 
 # The live comparison with HuggingFace. torch and what reads its checkpoints are installed into a folder of its own, which the service and `make test` do not use.
 parity: install $(PARITY)/.installed
-	PYTHONPATH=$(PARITY) $(BIN)/python -m pytest -m parity tests/parity
+	PYTHONPATH=$(PARITY) $(BIN)/python -m pytest -m "parity and not matrix" tests/parity
 
 $(PARITY)/.installed: requirements-parity.txt
 	@echo "Installing torch into $(PARITY), for comparison only."

@@ -65,7 +65,7 @@ def test_a_dump_of_postgresql_has_jobs_that_are_being_scored(
     finish_after_a_restore(tmp_path, postgres.url(source), redis_server, back_up, restore)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_copy_of_sqlite_has_jobs_that_are_being_scored(tmp_path: Path, redis_server: RedisServer) -> None:
     source, copy = tmp_path / "scoreline.db", tmp_path / "backup.db"
 

@@ -32,7 +32,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", pytest.param("sqlite", marks=pytest.mark.matrix)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, postgres: PostgresServer, redis_server: RedisServer) -> Store:
     on_postgres = request.param == "postgresql"
     url = postgres.url(postgres.create_database()) if on_postgres else f"sqlite:///{tmp_path / 'scoreline.db'}"

@@ -44,7 +44,7 @@ MODELS = ("untied", "llama3 scaled", "gemma3", "qwen3 moe")
 EVERY_KIND = (
     ("untied", "float32"),
     pytest.param("untied", "bfloat16", marks=pytest.mark.slow),
-    pytest.param("llama3 scaled", "float32", marks=pytest.mark.slow),
+    pytest.param("llama3 scaled", "float32", marks=pytest.mark.matrix),
 )
 """Qwen3- and Llama-shaped, both dtypes."""
 ROUNDING = 2e-5
@@ -52,7 +52,7 @@ ROUNDING = 2e-5
 
 Loaded = Callable[[str, DType, Algorithm], Engine]
 each_model = pytest.mark.parametrize(
-    "model", [MODELS[0], *(pytest.param(model, marks=pytest.mark.slow) for model in MODELS[1:])]
+    "model", [MODELS[0], *(pytest.param(model, marks=pytest.mark.matrix) for model in MODELS[1:])]
 )
 each_kind = pytest.mark.parametrize(("model", "dtype"), EVERY_KIND)
 each_dtype = pytest.mark.parametrize(("model", "dtype"), EVERY_KIND[:2])
@@ -75,7 +75,9 @@ def logprobs(engine: Engine, work: Sequence[Group]) -> list[np.ndarray]:
 
 
 @pytest.mark.slow  # the next test is the quick one
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [*MODELS[:1], *(pytest.param(model, marks=pytest.mark.matrix) for model in MODELS[1:])]
+)
 @quickly
 @given(work=several_groups)
 def test_every_algorithm_gives_the_same_float32_scores(model: str, engine: Loaded, work: list[Group]) -> None:
@@ -90,7 +92,7 @@ def test_every_algorithm_gives_the_same_float32_scores(model: str, engine: Loade
 
 @pytest.mark.parametrize("algorithm", SHARING)
 @pytest.mark.parametrize(
-    "cut", ["seven from the end", pytest.param("one from the end", marks=pytest.mark.slow), "at the end"]
+    "cut", ["seven from the end", pytest.param("one from the end", marks=pytest.mark.matrix), "at the end"]
 )
 @each_model
 def test_float32_logprobs_are_huggingfaces(model: str, cut: str, algorithm: Algorithm, engine: Loaded) -> None:
@@ -104,7 +106,7 @@ def test_float32_logprobs_are_huggingfaces(model: str, cut: str, algorithm: Algo
     [
         (MODELS[0], Algorithm.PREFILL_EXTEND),
         *(pytest.param(MODELS[0], algorithm, marks=pytest.mark.slow) for algorithm in PACKED),
-        *(pytest.param(model, Algorithm.PREFILL_EXTEND, marks=pytest.mark.slow) for model in MODELS[1:]),
+        *(pytest.param(model, Algorithm.PREFILL_EXTEND, marks=pytest.mark.matrix) for model in MODELS[1:]),
     ],
 )
 def test_bfloat16_scores_are_as_close_as_huggingfaces_own(model: str, algorithm: Algorithm, engine: Loaded) -> None:
@@ -134,7 +136,7 @@ def reference(model: str, rows: list[np.ndarray], dtype: DType) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [PACKED[0], *(pytest.param(algorithm, marks=pytest.mark.slow) for algorithm in SHARING[::2])]
+    "algorithm", [PACKED[0], *(pytest.param(algorithm, marks=pytest.mark.matrix) for algorithm in SHARING[::2])]
 )
 def test_the_size_of_tiles_is_no_part_of_the_scores(algorithm: Algorithm, checkpoint: Callable[[str], Path]) -> None:
     """This is also how a platform gets an attention of its own."""
@@ -210,7 +212,7 @@ def test_other_rows_do_not_change_a_bit(
         assert np.array_equal(first_item(scoring, group, change).view(np.int32), alone.view(np.int32)), change
 
 
-@pytest.mark.parametrize("algorithm", [PACKED[0], pytest.param(PACKED[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", [PACKED[0], pytest.param(PACKED[1], marks=pytest.mark.matrix)])
 @each_model
 @quickly
 @given(group=groups)
@@ -240,7 +242,7 @@ def test_another_items_content_does_not_change_a_bit(
 
 
 @pytest.mark.parametrize(
-    "algorithm", [*BIT_EXACT, *(pytest.param(packed, marks=pytest.mark.slow) for packed in PACKED)]
+    "algorithm", [*BIT_EXACT, *(pytest.param(packed, marks=pytest.mark.matrix) for packed in PACKED)]
 )
 @each_dtype
 @quickly
@@ -255,7 +257,7 @@ def test_scoring_again_gives_the_same_bits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Algorithm.SERIAL, Algorithm.PREFILL_EXTEND])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.matrix)])
 def test_any_number_of_rows_gives_the_same_bits(
     dtype: DType, algorithm: Algorithm, checkpoint: Callable[[str], Path]
 ) -> None:

@@ -30,7 +30,7 @@ MODELS = ("untied", "qwen35")
 """A model without recurrent layers, and one with some."""
 
 
-@pytest.fixture(scope="module", params=[MODELS[0], pytest.param(MODELS[1], marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[MODELS[0], pytest.param(MODELS[1], marks=pytest.mark.matrix)])
 def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Load:
     model: str = request.param
 
@@ -99,9 +99,10 @@ SMALL_POOL = (
     ("load", "outer", "inner"),
     [
         *((MODELS[0], *both) for both in SMALL_POOL),
-        *(pytest.param(MODELS[1], *both, marks=pytest.mark.slow) for both in SMALL_POOL),
+        pytest.param(MODELS[1], *SMALL_POOL[0], marks=pytest.mark.slow),
+        *(pytest.param(MODELS[1], *both, marks=pytest.mark.matrix) for both in SMALL_POOL[1:]),
         *(
-            pytest.param(MODELS[0], outer, inner, marks=pytest.mark.slow)
+            pytest.param(MODELS[0], outer, inner, marks=pytest.mark.matrix)
             for outer, inner in (
                 ("prefill and extend", "another prefix"),
                 ("prefill and extend in a small pool", "serial"),
@@ -113,7 +114,7 @@ SMALL_POOL = (
                 ("serial", "serial"),
             )
         ),
-        pytest.param(MODELS[1], "keeping no prefix", "a prefix that begins alike", marks=pytest.mark.slow),
+        pytest.param(MODELS[1], "keeping no prefix", "a prefix that begins alike", marks=pytest.mark.matrix),
     ],
     indirect=["load"],
 )
@@ -147,10 +148,10 @@ def test_work_that_preempts_at_any_step_and_work_around_it_score_as_alone(
     [
         ("the same prefix", "in between"),
         ("a prefix too long for the pool", "in between"),
-        pytest.param("a prefix that begins alike", "in between", marks=pytest.mark.slow),
-        pytest.param("another prefix", "in between", marks=pytest.mark.slow),
-        pytest.param("a prefix too long for the pool", "at its end", marks=pytest.mark.slow),
-        pytest.param("serial", "at its end", marks=pytest.mark.slow),
+        pytest.param("a prefix that begins alike", "in between", marks=pytest.mark.matrix),
+        pytest.param("another prefix", "in between", marks=pytest.mark.matrix),
+        pytest.param("a prefix too long for the pool", "at its end", marks=pytest.mark.matrix),
+        pytest.param("serial", "at its end", marks=pytest.mark.matrix),
     ],
 )
 def test_work_that_preempts_at_every_step_releases_all_blocks(

@@ -41,7 +41,7 @@ def test_prompts_and_answers_are_those_of_the_pipeline(variant: str, tmp_path: P
         assert_same_answers(found, live[name]["answers"])
 
 
-@pytest.mark.parametrize("name", [*HEADS, *BODIES])
+@pytest.mark.parametrize("name", [*HEADS, *(pytest.param(name, marks=pytest.mark.matrix) for name in BODIES)])
 def test_a_decision_head_has_the_answers_of_the_reference_on_the_body_of_any_family(name: str, tmp_path: Path) -> None:
     from tests.model.decisions.reference import reference_of_head
 

@@ -46,7 +46,13 @@ READ_BY_HUGGINGFACE: dict[str, Case] = {"fp8 blocks": _EVEN_BLOCKS} | {
 """The formats that HuggingFace reads without a GPU, for those of compressed-tensors with that library."""
 
 
-@pytest.mark.parametrize("name", CASES)
+FEW = ("fp8 blocks", "fp8 blocks of experts", "float by channel", "int4 in an order", "awq", "gptq in an order")
+"""Formats whose scores are always compared; `make matrix` compares those of the others."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.matrix) for name in CASES]
+)
 def test_scores_of_quantised_weights_are_huggingfaces_with_the_same_weights(name: str, tmp_path: Path) -> None:
     config, meant = write_quantised(tmp_path / "quantised", CASES[name])
     plain = write(tmp_path / "plain", config, meant)
@@ -55,7 +61,9 @@ def test_scores_of_quantised_weights_are_huggingfaces_with_the_same_weights(name
     assert np.abs(ours - huggingface.logprobs(plain, rows, "float32")).max() <= FLOAT32_LOGPROBS
 
 
-@pytest.mark.parametrize("name", READ_BY_HUGGINGFACE)
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.matrix) for name in READ_BY_HUGGINGFACE]
+)
 def test_huggingface_reads_the_same_scores_out_of_a_quantised_checkpoint(name: str, tmp_path: Path) -> None:
     case = READ_BY_HUGGINGFACE[name]
     config, _ = write_quantised(tmp_path, case)

@@ -24,7 +24,8 @@ from tests.model.whole_steps.conftest import WHOLE_STEPS
 LABELS = (3, 17, 41)
 FAMILIES = (
     "qwen2 tied",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("qwen35", "phi3", "gemma3")),
+    pytest.param("qwen35", marks=pytest.mark.slow),
+    *(pytest.param(name, marks=pytest.mark.matrix) for name in ("phi3", "gemma3")),
 )
 
 
@@ -68,7 +69,7 @@ def test_scores_are_those_of_the_merged_model(name: str, checkpoint: Callable[[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "qwen35"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("qwen35", marks=pytest.mark.matrix)])
 def test_whole_steps_compute_the_same_as_programs_by_layer(
     name: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ LABELS = (1, 4, STEP + 6)
 Load = Callable[..., Engine]
 
 
-@pytest.fixture(scope="module", params=["untied", pytest.param("qwen35", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["untied", pytest.param("qwen35", marks=pytest.mark.matrix)])
 def load(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Load:
     model: str = request.param
 
@@ -123,7 +123,7 @@ def test_labels_that_are_preempted_at_every_step_release_all_blocks(
     assert taken or inner != "a query too long for the pool"
 
 
-@pytest.mark.parametrize("prefix", [260, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("prefix", [260, pytest.param(400, marks=pytest.mark.matrix)])
 def test_an_item_that_leaves_no_room_for_its_query_scores_as_in_a_large_pool(
     prefix: int, load: Load, alone: Callable[[Case], np.ndarray]
 ) -> None:

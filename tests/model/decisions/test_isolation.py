@@ -24,8 +24,17 @@ CODED = {"type": "choice", "instructions": "Which?", "criteria": dict.fromkeys(m
 ASKED = {"refund": REFUND, "team": TEAM, "coded": CODED, "urgency": URGENCY, "no instructions": {"type": "noul"}}
 
 
-@pytest.mark.parametrize("variant", ["generic", "template", "question first"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "variant"),
+    [
+        *((way, "generic") for way in WAYS),
+        *(
+            pytest.param(way, variant, marks=pytest.mark.matrix if way == "serial" else pytest.mark.slow)
+            for way in WAYS
+            for variant in ("template", "question first")
+        ),
+    ],
+)
 def test_an_answer_does_not_depend_on_the_other_questions(way: str, variant: str, tmp_path: Path) -> None:
     deciding = Deciding(write_variant(tmp_path, variant), **WAYS[way])
     state = REQUESTS["long state"]["state"] if variant == "generic" else TICKET

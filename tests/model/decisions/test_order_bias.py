@@ -74,7 +74,7 @@ def flips(deciding: Deciding, permute: Any) -> float:
     return sum(found) / len(found)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_answers_in_balanced_orders_do_not_depend_on_the_order_that_was_sent(biased: Deciding) -> None:
     alone, balanced = flips(biased, None), flips(biased, "balanced")
     print(f"flips: {alone:.3f} in one order, {balanced:.3f} in balanced orders")

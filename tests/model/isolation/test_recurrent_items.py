@@ -21,7 +21,7 @@ from tools.tpu.shapes import QWEN35_08B
 BUCKETS = Buckets.of(256)
 
 
-@pytest.fixture(scope="module", params=[pytest.param("as wide as 0.8B", marks=pytest.mark.slow), "as wide as 9B"])
+@pytest.fixture(scope="module", params=[pytest.param("as wide as 0.8B", marks=pytest.mark.matrix), "as wide as 9B"])
 def table(request: pytest.FixtureRequest) -> ExecutableTable[LayerwiseDecoder]:
     """Heads as in published models, of which the larger ones share keys."""
     sizes = Recurrence((True, False), value_heads=16 if request.param == "as wide as 0.8B" else 32)
@@ -34,10 +34,10 @@ def table(request: pytest.FixtureRequest) -> ExecutableTable[LayerwiseDecoder]:
     "lengths",
     [
         [5, 8, 1, 7, 8, 6],
-        pytest.param([13, 9, 16, 11, 10], marks=pytest.mark.slow),
+        pytest.param([13, 9, 16, 11, 10], marks=pytest.mark.matrix),
         [20, 17, 32, 29, 20, 23],
-        pytest.param([33, 64, 47, 50], marks=pytest.mark.slow),
-        pytest.param([70, 101], marks=pytest.mark.slow),
+        pytest.param([33, 64, 47, 50], marks=pytest.mark.matrix),
+        pytest.param([70, 101], marks=pytest.mark.matrix),
     ],
     ids=str,
 )

@@ -13,7 +13,7 @@ from model.engine import Engine
 from scoring.layout import ChunkWork, GroupWork, Head
 from tests.model import engines
 from tests.model.checkpoints import CONFIGS, EVERY, sequences, tensors, write
-from tests.model.engines import DType, chunk, score
+from tests.model.engines import chunk, score
 
 LABELS = (3, 17, 41)
 OTHER_LABELS = (5, 6, 7, 8, 9, 10, 11, 12, 13)
@@ -26,29 +26,34 @@ WIDE = replace(
 )
 
 
-@pytest.fixture(scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
-def dtype(request: pytest.FixtureRequest) -> DType:
-    found: DType = request.param
-    return found
-
-
 @pytest.fixture(
     scope="module",
     params=[
-        "demonstration",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wide", "gemma3", "qwen35", "qwen3 moe")),
+        ("demonstration", "float32"),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (("wide", "bfloat16"), ("qwen35", "float32"), ("qwen3 moe", "float32"))
+        ),
+        *(
+            pytest.param(each, marks=pytest.mark.matrix)
+            for each in (
+                ("demonstration", "bfloat16"),
+                ("wide", "float32"),
+                ("gemma3", "float32"),
+                *((name, "bfloat16") for name in ("gemma3", "qwen35", "qwen3 moe")),
+            )
+        ),
     ],
+    ids="-".join,
 )
 def engine(
-    request: pytest.FixtureRequest,
-    dtype: DType,
-    tmp_path_factory: pytest.TempPathFactory,
-    checkpoint: Callable[[str], Path],
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str], Path]
 ) -> Engine:
-    if request.param == "demonstration":
+    name, dtype = request.param
+    if name == "demonstration":
         return engines.load(DEMONSTRATION, dtype)
-    if request.param in EVERY:
-        return engines.load(checkpoint(request.param), dtype)
+    if name in EVERY:
+        return engines.load(checkpoint(name), dtype)
     return engines.load(write(tmp_path_factory.mktemp("model"), WIDE, tensors(WIDE, seed=1)), dtype)
 
 

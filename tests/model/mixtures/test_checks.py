@@ -77,7 +77,7 @@ def test_a_planted_fault_is_seen_in_the_program_of_a_layer(
     [
         # The test before sees all of these faults in the programs of layers. Whole steps have known prompts alone.
         *((engines.PLATFORM, fault) for fault in (None, "the weights of one another")),
-        *(pytest.param(WHOLE_STEPS, fault, marks=pytest.mark.slow) for fault in (None, *FAULTS)),
+        *(pytest.param(WHOLE_STEPS, fault, marks=pytest.mark.matrix) for fault in (None, *FAULTS)),
     ],
     ids=lambda given: "by whole steps" if given is WHOLE_STEPS else "by layer" if given is engines.PLATFORM else None,
 )

@@ -36,7 +36,12 @@ pytestmark = pytest.mark.skipif(not engines.PLATFORM.has_row_floor(STEP), reason
 
 
 @pytest.fixture(
-    scope="module", params=["untied", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3", "qwen35"))]
+    scope="module",
+    params=[
+        "untied",
+        pytest.param("gemma3", marks=pytest.mark.matrix),
+        pytest.param("qwen35", marks=pytest.mark.slow),
+    ],
 )
 def model(request: pytest.FixtureRequest) -> str:
     """A model without recurrent layers, one with sliding windows, and one with recurrent layers."""

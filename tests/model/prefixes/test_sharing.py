@@ -43,7 +43,8 @@ SLOW = "recurrent layers in whole steps"
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name == SLOW else name for name in SERVED]
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in (SLOW, "whole steps") else name for name in SERVED],
 )
 def served(request: pytest.FixtureRequest) -> tuple[str, Platform | None]:
     """The name of a model, and the platform."""

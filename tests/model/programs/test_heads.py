@@ -49,7 +49,8 @@ def test_a_softmax_has_the_bits_that_it_has_without_its_label_mass(labels: int) 
     ("width", "vocabulary", "dtype"),
     [
         (96, 300, "float32"),
-        *(pytest.param(1_024, 32_768, dtype, marks=pytest.mark.slow) for dtype in ("float32", "bfloat16")),
+        pytest.param(1_024, 32_768, "float32", marks=pytest.mark.matrix),
+        pytest.param(1_024, 32_768, "bfloat16", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("as_rows", [False, True])
@@ -74,7 +75,7 @@ def test_a_target_has_the_bits_that_it_has_as_a_label(as_rows: bool, width: int,
         assert not greedy[found < found.max(axis=1, keepdims=True)].any()
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.matrix)])
 @pytest.mark.parametrize(("width", "vocabulary"), [(96, 300), pytest.param(1_024, 32_768, marks=pytest.mark.slow)])
 def test_the_most_probable_token_changes_no_bit_of_the_other_scores(width: int, vocabulary: int, dtype: str) -> None:
     """Its own log-probability has the bits that it has as a label, or as a target. Of two such tokens, one is named."""

@@ -52,7 +52,7 @@ def test_references_come_from_spread_logits(name: str) -> None:
 
 
 FEW = ("tied", "llama3 scaled")
-"""Checkpoints that are always compared; `make slow` compares the others."""
+"""Checkpoints that are always compared; `make slow` compares the scores of the others, `make matrix` their labels."""
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ FEW = ("tied", "llama3 scaled")
         *((name, way) for name in FEW for way in (None, Way.ROW, Way.BRANCH)),
         # Recurrent layers hand on their states in either way. For all other layers, a way is another cut into rows.
         *(pytest.param("qwen35", way, marks=pytest.mark.slow) for way in (Way.ROW, Way.BRANCH)),
-        *(pytest.param(name, None, marks=pytest.mark.slow) for name in references.FAMILIES if name not in FEW),
+        *(pytest.param(name, None, marks=pytest.mark.matrix) for name in references.FAMILIES if name not in FEW),
     ],
 )
 def test_labels_of_several_tokens_are_huggingfaces(name: str, way: Way | None, engine: Loaded) -> None:
@@ -80,7 +80,7 @@ def test_float32_logprobs_are_huggingfaces(name: str, engine: Loaded) -> None:
     assert np.abs(found - references.read(name).float32).max() <= FLOAT32_LOGPROBS
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", [*references.FAMILIES, "llama biased"])
 def test_bfloat16_scores_are_as_close_as_huggingfaces_own(name: str, engine: Loaded) -> None:
     scoring = engine(name, "bfloat16")
@@ -103,16 +103,16 @@ def _swap(one: str, other: str) -> Callable[[Tensors], Tensors]:
     ("name", "one", "other"),
     [
         ("tied", "input_layernorm", "post_attention_layernorm"),
-        pytest.param("tied", "q_norm", "k_norm", marks=pytest.mark.slow),
-        pytest.param("tied", "gate_proj", "up_proj", marks=pytest.mark.slow),
-        pytest.param("tied", "layers.0.", "layers.1.", marks=pytest.mark.slow),
-        pytest.param("qwen2 yarn", "k_proj.bias", "v_proj.bias", marks=pytest.mark.slow),
-        pytest.param("llama biased", "self_attn.o_proj.bias", "mlp.down_proj.bias", marks=pytest.mark.slow),
-        pytest.param("llama biased", "gate_proj.bias", "up_proj.bias", marks=pytest.mark.slow),
-        pytest.param("olmo2", "post_attention_layernorm", "post_feedforward_layernorm", marks=pytest.mark.slow),
-        pytest.param("olmo2", "q_norm", "k_norm", marks=pytest.mark.slow),
-        pytest.param("gemma3", "pre_feedforward_layernorm", "post_feedforward_layernorm", marks=pytest.mark.slow),
-        pytest.param("gemma3", "input_layernorm", "post_attention_layernorm", marks=pytest.mark.slow),
+        pytest.param("tied", "q_norm", "k_norm", marks=pytest.mark.matrix),
+        pytest.param("tied", "gate_proj", "up_proj", marks=pytest.mark.matrix),
+        pytest.param("tied", "layers.0.", "layers.1.", marks=pytest.mark.matrix),
+        pytest.param("qwen2 yarn", "k_proj.bias", "v_proj.bias", marks=pytest.mark.matrix),
+        pytest.param("llama biased", "self_attn.o_proj.bias", "mlp.down_proj.bias", marks=pytest.mark.matrix),
+        pytest.param("llama biased", "gate_proj.bias", "up_proj.bias", marks=pytest.mark.matrix),
+        pytest.param("olmo2", "post_attention_layernorm", "post_feedforward_layernorm", marks=pytest.mark.matrix),
+        pytest.param("olmo2", "q_norm", "k_norm", marks=pytest.mark.matrix),
+        pytest.param("gemma3", "pre_feedforward_layernorm", "post_feedforward_layernorm", marks=pytest.mark.matrix),
+        pytest.param("gemma3", "input_layernorm", "post_attention_layernorm", marks=pytest.mark.matrix),
     ],
 )
 def test_a_swapped_weight_would_be_noticed(name: str, one: str, other: str, tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_a_swapped_weight_would_be_noticed(name: str, one: str, other: str, tmp_
 @pytest.mark.parametrize(
     ("name", "rope"),
     [
-        pytest.param("llama biased", Rope(10_000.0), marks=pytest.mark.slow),
+        pytest.param("llama biased", Rope(10_000.0), marks=pytest.mark.matrix),
         ("llama3 scaled", Rope(500_000.0)),
         *(
-            pytest.param(name, rope, marks=pytest.mark.slow)
+            pytest.param(name, rope, marks=pytest.mark.matrix)
             for name, rope in (
                 ("llama3 scaled", Rope(500_000.0, Llama3Scaling(8.0, 1.0, 8.0, 64))),
                 ("qwen2 yarn", Rope(10_000.0)),
@@ -144,7 +144,7 @@ def test_other_rotary_positions_would_be_noticed(name: str, rope: Rope, tmp_path
     assert _differs(broken, name)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "other"),
     [
@@ -163,7 +163,7 @@ def test_another_sliding_window_would_be_noticed(name: str, other: dict[str, Any
     assert _differs(broken, name)
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.parametrize("field", Multipliers._fields)
 def test_another_multiplier_would_be_noticed(field: str, tmp_path: Path) -> None:
     of_name = EVERY["granite"]

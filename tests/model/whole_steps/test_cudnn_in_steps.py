@@ -20,7 +20,7 @@ LOGPROBS = 0.2
 """The tolerance of log-probabilities in bf16, where one way rounds what the other does not."""
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_prefill_and_extend_by_the_way_of_cudnn_give_the_scores_of_plain_xla(
     checkpoint: Callable[[str], Path],
 ) -> None:

@@ -202,7 +202,7 @@ def test_a_worker_that_promises_no_bits_serves_with_other_bits_and_says_so(load:
     [
         ("untied", "float32"),
         ("qwen35", "float32"),
-        pytest.param("qwen35", "bfloat16", marks=pytest.mark.slow),
+        pytest.param("qwen35", "bfloat16", marks=pytest.mark.matrix),
         pytest.param("tied", "bfloat16", marks=pytest.mark.slow),
     ],
 )

@@ -27,19 +27,13 @@ from tests.model.whole_steps.runs import SMALL, Prefix, WholeSteps, table
 
 FAMILIES = (
     "tied",
-    pytest.param("untied", marks=pytest.mark.slow),
-    pytest.param("qwen2 yarn", marks=pytest.mark.slow),
-    pytest.param("llama3 scaled", marks=pytest.mark.slow),
-    pytest.param("llama biased", marks=pytest.mark.slow),
-    pytest.param("mistral wide heads", marks=pytest.mark.slow),
-    pytest.param("granite", marks=pytest.mark.slow),
-    pytest.param("olmo2 grouped", marks=pytest.mark.slow),
-    pytest.param("phi3", marks=pytest.mark.slow),
-    pytest.param("gemma3", marks=pytest.mark.slow),
-    pytest.param("olmo3", marks=pytest.mark.slow),
-    pytest.param("qwen3 moe", marks=pytest.mark.slow),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("mistral wide heads", "granite", "gemma3", "qwen3 moe")),
+    *(
+        pytest.param(name, marks=pytest.mark.matrix)
+        for name in ("untied", "qwen2 yarn", "llama3 scaled", "llama biased", "olmo2 grouped", "phi3", "olmo3")
+    ),
 )
-RECURRENT = ("qwen35", pytest.param("qwen35 in turn", marks=pytest.mark.slow))
+RECURRENT = ("qwen35", pytest.param("qwen35 in turn", marks=pytest.mark.matrix))
 PREFIXES = (70, 33, 5, 128)
 ITEMS = ((1, 2, 8, 31, 40, 3, 3, 9), (20,) * 9, (100, 7), (16, 5, 1))
 

@@ -6,14 +6,15 @@ import pytest
 
 from model.engine import Engine
 from tests.model import engines
-from tests.model.engines import DType
 from tests.model.isolation.test_row_independence import *  # noqa: F403 (the tests and their fixtures)
 from tests.model.isolation.test_row_independence import DEMONSTRATION
 
 pytestmark = [pytest.mark.usefixtures("by_whole_steps"), pytest.mark.slow]
 
 
-@pytest.fixture(scope="module")  # type: ignore[no-redef]
-def engine(by_whole_steps: None, dtype: DType) -> Engine:
+@pytest.fixture(  # type: ignore[no-redef]
+    scope="module", params=["float32", pytest.param("bfloat16", marks=pytest.mark.matrix)]
+)
+def engine(by_whole_steps: None, request: pytest.FixtureRequest) -> Engine:
     """The demonstration alone: how a CPU computes wide products says nothing about the devices of whole steps."""
-    return engines.load(DEMONSTRATION, dtype)
+    return engines.load(DEMONSTRATION, request.param)

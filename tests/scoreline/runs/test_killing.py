@@ -19,7 +19,8 @@ QUICK_STEP = 61
     ("ending", "step"),
     [
         ("jsonl", QUICK_STEP),
-        pytest.param("parquet", QUICK_STEP, marks=(pytest.mark.slow, pytest.mark.timeout(900))),
+        pytest.param("parquet", 3 * QUICK_STEP, marks=pytest.mark.slow),
+        pytest.param("parquet", QUICK_STEP // 3, marks=(pytest.mark.matrix, pytest.mark.timeout(1_800))),
     ],
 )
 def test_a_run_that_was_killed_at_any_statement_is_finished(

@@ -38,7 +38,6 @@ MODELS = {
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
 SHARED = [
-    ("eight heads", 4),
     ("eight heads", 8),
     ("six heads", 2),
     ("windows", 2),

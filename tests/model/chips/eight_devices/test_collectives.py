@@ -19,7 +19,7 @@ from tests.model.chips.eight_devices.conftest import MODELS, Loaded
 from tools.tpu.hlo import Instruction, Module
 
 COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "reduce-scatter", "collective-permute")
-NAME, CHIPS = "eight heads", 4
+NAME, CHIPS = "eight heads", 8
 
 
 def module(engine: Engine, key: Key) -> Module:
