@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from model.chips.shares import Shares
 from model.extending import Extender, GroupRows, StepOutput
 from model.forward import Forward
 from model.head_runner import HeadRunner
+from model.known_states import KnownStates
 from model.lookahead import Lookahead
 from model.packed_sequence import pack_sequences
 from model.phases import OnPhase, watched
@@ -44,10 +44,9 @@ from model.platform_forward import make_forward
 from model.platforms import Platform
 from model.prefixes.cache import PrefixCache
 from model.prefixes.pool import PoolShape
-from model.rows import Row, item_rows, whole
-from model.score_buffer import Floats, ScoreBuffer, TargetBuffer, buffer_of
+from model.score_buffer import ScoreBuffer, TargetBuffer, buffer_of
 from model.work.planned import PlannedGroup, WorkPlanner
-from scoring.layout import AdapterError, Continuations, GroupWork, ScoredChunk, TokenIds
+from scoring.layout import AdapterError, GroupWork, ScoredChunk
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
 from scoring.planning.cut import Cut
@@ -234,47 +233,9 @@ class Engine:
             [replace(group, owner=adapter or group.owner, adapter=adapter) for group in groups]
             for groups in known.companies
         ]
-        found = {
-            "serial": [self._states(self._extender.serial, groups, whole) for groups in companies],
-            "prefill_extend": [
-                self._states(self._extender.prefill_extend, groups, lambda row, _: row) for groups in companies
-            ],
-        }
-        read = [states for groups in companies for states in self._states_everywhere(groups)]
-        same_bits = self.planner.policy.batch_invariant
-        together = {name: np.concatenate(list(chain(*states))) for name, states in found.items()}
-        checks.check_model(known, together, read, same_bits=same_bits)
-
-    def _states_everywhere(self, groups: Sequence[GroupWork]) -> list[Floats]:
-        """Return the final states of all own tokens of each of these rows, or of the last one of a long row."""
-
-        def everywhere(row: Row, _: TokenIds) -> Row:
-            unused = TargetBuffer.of(row.buffer.chunk, Continuations.pack([], []))
-            read = len(row.tokens) if 0 < len(row.tokens) <= self._forward.shapes.step_tokens else 1
-            return Row(row.tokens, row.begin, unused, np.zeros(read, np.int64), np.ones(read, np.int64))
-
-        return self._states(self._extender.prefill_extend, groups, everywhere)
-
-    def _states(
-        self,
-        compute: Callable[[Sequence[GroupRows]], Iterator[StepOutput]],
-        groups: Sequence[GroupWork],
-        reading: Callable[[Row, TokenIds], Row],
-    ) -> list[Floats]:
-        """Return the states that rows are read at, float32 [read, width] each, and keep nothing in the cache.
-
-        groups: with a chunk each. reading: makes what is computed of an item and the prefix of its group.
-        """
-        rows = [[reading(row, group.prefix) for row in item_rows(ScoreBuffer.of(group.chunks[0]))] for group in groups]
-        places = {id(row): place for place, row in enumerate(chain(*rows))}
-        found = [np.zeros((0, self._width), np.float32)] * len(places)
-        for states, _ in compute([GroupRows(group, of_group) for group, of_group in zip(groups, rows, strict=True)]):
-            for row, hidden in states:
-                found[places[id(row)]] = np.atleast_2d(hidden)
-        for group, of_group in zip(groups, rows, strict=True):
-            for end in {len(group.prefix), *(row.begin for row in of_group)}:
-                self.prefix_cache.drop(group.owner, group.prefix[:end])
-        return found
+        states = KnownStates(self._extender, self.prefix_cache, self._width, self._forward.shapes.step_tokens)
+        found, read = states.by_algorithm(companies), states.everywhere(companies)
+        checks.check_model(known, found, read, same_bits=self.planner.policy.batch_invariant)
 
     def score(
         self, groups: Sequence[GroupWork], on_step: Callable[[], None], on_phase: OnPhase | None = None

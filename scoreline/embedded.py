@@ -6,7 +6,6 @@ reaches this process alone, which then stops them in order.
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import os
 import signal
@@ -17,13 +16,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
 
 from scoreline.client import KEY_VARIABLE
+from scoreline.data_directory import DataDirectory
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.server_process import (
     DATABASE_VARIABLE,
@@ -36,15 +35,6 @@ from scoreline.terminal.log_lines import LogLine
 
 ROLES = {"api": "api", "worker": "workers.engine_loop", "deliver": "workers.delivery"}
 """The child processes and the modules that they run."""
-
-CALIBRATIONS_VARIABLE, CALIBRATIONS_FOLDER = "SCORELINE_CALIBRATIONS", "calibrations"
-"""The variable that names the folder of calibrations and thresholds, and what it is in the data directory otherwise."""
-
-RECEIPT_KEYS_VARIABLES, RECEIPT_KEYS_FILE = (
-    ("SCORELINE_RECEIPT_KEYS", "SCORELINE_RECEIPT_KEYS_FILE"),
-    "receipt-keys.pem",
-)
-"""The variables with the keys that sign receipts, and the file in the data directory that has them otherwise."""
 
 BOOTSTRAP_KEY_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
 POLL_SECONDS = 0.05
@@ -187,7 +177,7 @@ class EmbeddedService:
         self._roles = roles
         self._children: list[Child] = []
         self.warnings: list[str] = []  # of settings that are not used, once it has started
-        self._lock: int | None = None
+        self._data = DataDirectory(settings.data)
         self._socket_folder: tempfile.TemporaryDirectory[str] | None = None
         self._port = settings.port
 
@@ -209,23 +199,17 @@ class EmbeddedService:
         return "" if self.key_variable is None else os.environ[self.key_variable]
 
     def start(self) -> None:
-        """Migrate the database and start the processes. Raises EmbeddedError, ServerMissingError."""
+        """Migrate the database and start the processes. Raises CommandError."""
         require_server()
-        was_there = self._settings.data.exists()
-        self._lock = _lock_data(self._settings.data)
+        self._data.lock()
         try:
             self._port = _free_port(self._settings.host, self._settings.port)
             variables = environment(**self._variables())
             warnings = _prepare(variables)
         except EmbeddedError:
-            if not was_there:
-                _remove_empty(self._settings.data)
+            self._data.remove_if_new()
             raise
-        if not os.environ.get(CALIBRATIONS_VARIABLE):
-            (self._settings.data / CALIBRATIONS_FOLDER).mkdir(exist_ok=True)
-        if not any(os.environ.get(name) for name in RECEIPT_KEYS_VARIABLES):
-            variables.pop(RECEIPT_KEYS_VARIABLES[0], None)  # It may be empty.
-            variables[RECEIPT_KEYS_VARIABLES[1]] = str(_receipt_key(self._settings.data.resolve() / RECEIPT_KEYS_FILE))
+        self._data.add_to(variables)
         self.warnings = [*_unused_variables(), *warnings]
         for role, module in self._roles.items():
             command = python_command("-m", "scoreline.child", str(os.getpid()), module)
@@ -282,7 +266,6 @@ class EmbeddedService:
             "SCORELINE_HOST": settings.host,
             "SCORELINE_PORT": str(self._port),
             "SCORELINE_API_PROCESSES": settings.processes,
-            CALIBRATIONS_VARIABLE: os.environ.get(CALIBRATIONS_VARIABLE) or str(data / CALIBRATIONS_FOLDER),
             "SCORELINE_LEASE_SECONDS": os.environ.get("SCORELINE_LEASE_SECONDS", str(LEASE_SECONDS)),
             "PYTHONUNBUFFERED": "1",
         }
@@ -309,9 +292,7 @@ class EmbeddedService:
             time.sleep(POLL_SECONDS / 5)
         if self._socket_folder is not None:
             self._socket_folder.cleanup()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._data.release()
 
 
 def _is_loopback(host: str) -> bool:
@@ -327,40 +308,6 @@ def _absolute_if_local(model: str) -> str:
     return str(path.resolve()) if path.exists() else model
 
 
-def _lock_data(data: Path) -> int:
-    """Lock a data directory for this process, and return the open file descriptor that holds the lock."""
-    try:
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise EmbeddedError(f"the data directory {data} can't be used: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.read(lock, 20).decode()
-        os.close(lock)
-        raise EmbeddedError(
-            f"the data directory {data} is in use by another `scoreline up` (process {owner}); "
-            "stop that one, or name another directory with --data"
-        ) from None
-    os.ftruncate(lock, 0)
-    os.write(lock, str(os.getpid()).encode())
-    return lock
-
-
-def _receipt_key(file: Path) -> Path:
-    """Return the file of the key that signs receipts, and make it the first time: old receipts are verified by it."""
-    if not file.exists():
-        from judgement.receipts import new_key
-
-        unfinished = file.with_suffix(".new")
-        unfinished.unlink(missing_ok=True)
-        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(new_key())
-        unfinished.replace(file)
-    return file
-
-
 def _free_port(host: str, port: int) -> int:
     """Return ``port``, or for 0 any free one. Raises EmbeddedError if it can't be used."""
     try:
@@ -373,13 +320,6 @@ def _free_port(host: str, port: int) -> int:
         raise EmbeddedError(
             f"{host} port {port} can't be used: {error.strerror or error}; name another one with --port"
         ) from error
-
-
-def _remove_empty(data: Path) -> None:
-    """Remove a data directory that was just made, in which there is nothing but the lock."""
-    (data / "lock").unlink()
-    with suppress(OSError):
-        data.rmdir()
 
 
 def _unused_variables() -> list[str]:

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from judgement.applying import calibrated
+from judgement.applying import LEAST, calibrated, softmax
 from judgement.calibration import LEAST_ROWS, LEAST_ROWS_OF_A_LABEL, calibrate
 from judgement.sample import Floats, JudgementError, Sample
 from scoreline.client import Client
@@ -34,10 +34,13 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
     texts themselves. options: how the texts are scored, as for :meth:`Client.score`.
     calibration: ``"auto"``: calibrate if there are texts enough for it, 200 in all and 10 of each class; ``"always"``:
     raise JudgementError if there are not; ``"never"``: leave the probabilities as they are.
+    baseline: texts that say nothing, such as ``""`` and ``"N/A"``. What the model finds probable behind them is its
+    prior, by which probabilities are divided; it takes no labels. Source: Zhao and others, Calibrate before use (2021).
     url, api_key: those of the service; None: as for :class:`Client`.
 
     After ``fit``, ``classes_`` has the classes in the order of the columns of ``predict_proba``, ``method_`` and
-    ``parameters_`` say how probabilities are calibrated, and ``weights_fingerprint_`` whose they are.
+    ``parameters_`` say how probabilities are calibrated, ``prior_`` is that of each class, and
+    ``weights_fingerprint_`` says whose they are.
 
     Source of the interface: https://scikit-learn.org/stable/developers/develop.html
     """
@@ -48,6 +51,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         labels: Mapping[Any, str] | None = None,
         options: ScoreOptions | None = None,
         calibration: Literal["auto", "always", "never"] = "auto",
+        baseline: Sequence[str] = (),
         url: str | None = None,
         api_key: str | None = None,
     ) -> None:
@@ -55,6 +59,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         self.labels = labels
         self.options = options
         self.calibration = calibration
+        self.baseline = baseline
         self.url = url
         self.api_key = api_key
 
@@ -74,7 +79,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise ValueError("there must be texts of at least two classes")
         self.label_texts_ = [self._label_of(one) for one in self.classes_.tolist()]
         self.method_, self.parameters_ = "identity", dict[str, Any]()
-        shares, self.weights_fingerprint_ = self._scored(texts)
+        shares, self.prior_, self.weights_fingerprint_ = self._scored(texts)
         enough = len(texts) >= LEAST_ROWS and np.bincount(truth).min() >= LEAST_ROWS_OF_A_LABEL
         if self.calibration == "always" or (self.calibration == "auto" and enough):
             found = calibrate(Sample.of(shares, truth))
@@ -87,7 +92,7 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
         Raises JudgementError if they were calibrated for the scores of other weights, and ScorelineError.
         """
         check_is_fitted(self)
-        shares, weights = self._scored(_texts(X))
+        shares, _, weights = self._scored(_texts(X))
         known = self.weights_fingerprint_
         if self.method_ != "identity" and None not in (weights, known) and weights != known:
             raise JudgementError(
@@ -108,20 +113,23 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise ValueError(f"class {of_class!r} has no label: give its text as labels={{{of_class!r}: ' ...', ...}}")
         return label
 
-    def _scored(self, texts: Sequence[str]) -> tuple[Floats, str | None]:
-        """Return the probabilities of the labels, [N, K], each row with a sum of 1, and the weights that gave them.
+    def _scored(self, texts: Sequence[str]) -> tuple[Floats, Floats, str | None]:
+        """Return the probabilities of the labels, [N, K], the prior, [K], and the weights that gave them, if known.
 
-        None: the service does not say which.
+        Each row has a sum of 1, and is divided by the prior.
         """
         options: dict[str, Any] = dict(self.options or {})
         options |= {"labels": self.label_texts_, "apply_softmax": True, "return_provenance": True}
+        baseline = list(self.baseline)
         with Client(self.url, api_key=self.api_key) as client:
-            results = list(client.map(self._pairs(texts), **options))
+            results = list(client.map(self._pairs([*baseline, *texts]), **options))
         weights = {one.weights_fingerprint for each in results for one in each.provenance or () if one is not None}
         if len(weights) > 1:
             raise JudgementError("the model was replaced while the texts were scored: try again")
-        shares = np.array([row for result in results for row in result.scores], dtype=np.float64)
-        return shares, weights.pop() if weights else None
+        logarithms = np.log(np.maximum([row for result in results for row in result.scores], LEAST))
+        prior = logarithms[: len(baseline)].mean(axis=0) if baseline else np.zeros(len(self.label_texts_))
+        shares = softmax(logarithms[len(baseline) :] - prior)
+        return shares, softmax(prior[None])[0], weights.pop() if weights else None
 
     def _pairs(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
         for first in range(0, len(texts), ITEMS_OF_A_JOB):

@@ -59,7 +59,7 @@ def test_without_calibration_the_probabilities_are_those_of_the_service(
     assert classifier.classes_.tolist() == ["negative", "positive"]
     assert classifier.method_ == "identity"
     expected = scored(client, texts(7))
-    np.testing.assert_array_equal(classifier.predict_proba(texts(7)), expected)
+    np.testing.assert_allclose(classifier.predict_proba(texts(7)), expected, rtol=1e-12)
     assert classifier.predict(texts(7)).tolist() == classifier.classes_[expected.argmax(axis=1)].tolist()
 
 
@@ -71,12 +71,25 @@ def test_with_enough_texts_it_calibrates_as_the_command_does(classifier: LabelCl
     expected = calibrate(Sample.of(shares, truth))
     assert classifier.method_ == expected.method != "identity"
     found = classifier.predict_proba(items)
-    np.testing.assert_array_equal(found, calibrated(expected.method, expected.parameters, shares))
+    np.testing.assert_allclose(found, calibrated(expected.method, expected.parameters, shares), rtol=1e-9)
     np.testing.assert_allclose(found.sum(axis=1), 1.0)
     assert np.abs(found - shares).max() > 0.01
 
     never = clone(classifier).set_params(calibration="never").fit(items, truth_names(truth))
-    np.testing.assert_array_equal(never.predict_proba(items), shares)
+    np.testing.assert_allclose(never.predict_proba(items), shares, rtol=1e-12)
+
+
+def test_probabilities_are_divided_by_what_texts_that_say_nothing_get(
+    classifier: LabelClassifier, client: Client
+) -> None:
+    nothing = ["", "N/A"]
+    classifier.set_params(baseline=nothing).fit(texts(2), ["positive", "negative"])
+    prior = np.exp(np.log(scored(client, nothing)).mean(axis=0))
+    np.testing.assert_allclose(classifier.prior_, prior / prior.sum())
+    expected = scored(client, texts(5)) / prior
+    np.testing.assert_allclose(classifier.predict_proba(texts(5)), expected / expected.sum(axis=1, keepdims=True))
+    one, other = classifier.predict_proba(nothing).prod(axis=0)
+    assert one == pytest.approx(other), "neither class is more probable where nothing is said"
 
 
 @pytest.mark.slow
