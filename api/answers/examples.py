@@ -88,6 +88,14 @@ _MODEL: dict[str, Any] = {
             "digest": "6a09e667f3bcc908b2fb1366ea957d3e",
         }
     ],
+    "artefacts": [
+        {
+            "name": "sure",
+            "kind": "threshold",
+            "labels": ["positive", "negative"],
+            "id": "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae",
+        }
+    ],
     "live_workers": 1,
 }
 _READY: dict[str, Any] = {

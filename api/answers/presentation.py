@@ -31,7 +31,7 @@ from api.answers.schemas import (
     JobWebhook,
     WebhookSecret,
 )
-from api.answers.server_schemas import ServedClasses, ServedTemplate
+from api.answers.server_schemas import ServedArtefact, ServedClasses, ServedTemplate
 from api.answers.shown import shown
 from api.callers.compatibility import Compatibility
 from api.reading import DEFAULT_MODEL
@@ -43,6 +43,7 @@ from jobs.store.records import JobRecord, ScorePage, Submission, WorkerRecord
 from jobs.store.signed_result import CallResult
 from jobs.webhooks.delivery_log import DeliveryRecord
 from jobs.webhooks.secrets import WebhookSecret as SecretRecord
+from judgement.artefacts import Artefact
 from public_api import paths
 from public_api.paths import job_urls
 from scoring.layout import Continuations
@@ -250,14 +251,16 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
     }
 
 
-def with_adapter(model: Mapping[str, Any], adapter: str | None) -> dict[str, Any]:
-    """Return a model, as :func:`show_model` returns it, with an adapter, or as it is."""
-    return {**model} if adapter is None else {**model, "id": name_of(model["id"], adapter), "parent": model["id"]}
+def with_adapter(model: Mapping[str, Any], adapter: str | None, artefacts: Mapping[str, Artefact]) -> dict[str, Any]:
+    """Return a model, as :func:`show_model` returns it, with an adapter, or as it is, and its artefacts by name."""
+    served = [shown(ServedArtefact, one, name=name, kind=str(one.kind)) for name, one in artefacts.items()]
+    named = {} if adapter is None else {"id": name_of(model["id"], adapter), "parent": model["id"]}
+    return {**model, **named, "artefacts": served}
 
 
-def show_models(model: Mapping[str, Any], adapters: Iterable[str]) -> dict[str, Any]:
-    """Return the list of models for all clients: one, as :func:`show_model` returns it, and the same with adapters."""
-    models = [with_adapter(model, adapter) for adapter in (None, *adapters)]
+def show_models(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the list of models for all clients. models: one, as :func:`with_adapter` returns it, then its adapters."""
+    model = models[0]
     since = datetime.fromtimestamp(model["created"] or time.time(), UTC).date().isoformat()
     does = "scores items, ranks documents and answers decisions" if model["classes"] is None else "classifies items"
     if model["classes"] is not None and model["classes"]["activation"] == Activation.DECISIONS:

@@ -36,6 +36,13 @@ TemplateOfRankings = Annotated[
 """The name of a template."""
 
 
+class ServedArtefact(Shape):
+    name: str = Field(description="by which requests name it, in the field that its kind is called")
+    kind: Literal["calibration", "threshold"]
+    labels: list[str] = Field(description="the labels that it is for, as it calls them")
+    id: str = Field(description="a hash of the artefact")
+
+
 class Model(Shape):
     id: str
     object: Literal["model"] = "model"
@@ -48,6 +55,7 @@ class Model(Shape):
     classes: ServedClasses | None = Field(description="null: the model gives probabilities of next tokens")
     template: TemplateOfRankings
     templates: list[ServedTemplate] = Field(description="those that a request may name")
+    artefacts: list[ServedArtefact] = Field(description="calibrations and thresholds that were made for it")
     live_workers: int = Field(description="workers seen lately that serve just this, with the same tokenizer")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from api.reading import ReadingContext
@@ -85,6 +86,20 @@ def named_artefact(reading: ReadingContext, body: Mapping[str, object]) -> tuple
             raise refused(str(named["threshold"]), f"was made {made}: name the threshold alone", "threshold")
     field = next(reversed(found))
     return str(named[field]), found[field], field
+
+
+def artefacts_for(reading: ReadingContext, adapter: str | None) -> dict[str, Artefact]:
+    """Return the artefacts that were made for the served model with an adapter, or without one, by their names.
+
+    What is no artefact is left out: a request that names it is told why.
+    """
+    folder, found = reading.artefacts, dict[str, Artefact]()
+    for name in folder.names() if folder else ():
+        with suppress(JudgementError):
+            artefact = folder.find(name) if folder else None
+            if artefact and _difference_of_model(reading, artefact, adapter) is None:
+                found[name] = artefact
+    return found
 
 
 def refused(name: str, why: str, param: str) -> RequestError:

@@ -39,6 +39,7 @@ from scoreline.client.job_objects import ENDED, Delivery, DryRun, Job, JobFailur
 from scoreline.client.options import LabelNormalization, LabelScoring, Priority
 from scoreline.client.progress import MapProgress
 from scoreline.client.results import (
+    Artefact,
     ItemLikelihood,
     ItemScores,
     LikelihoodResult,
@@ -61,6 +62,7 @@ __all__ = [
     "KEY_VARIABLE",
     "URL_VARIABLE",
     "Answer",
+    "Artefact",
     "AsyncClient",
     "Batch",
     "BatchCancelled",

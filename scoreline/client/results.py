@@ -284,6 +284,16 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
+class Artefact:
+    """A calibration or a threshold of the service, which a request may name."""
+
+    name: str  # by which requests name it, in the field that its kind is called
+    kind: str  # "calibration" or "threshold"
+    labels: list[str]  # the labels that it is for, as it calls them
+    id: str  # a hash of the artefact
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """A served model."""
 
@@ -293,6 +303,7 @@ class Model:
     live_workers: int  # how many workers serve it now
     template: str | None  # by which documents are ranked; None: by none, unless a request names one
     templates: list[Template]  # those that a request may name
+    artefacts: list[Artefact]  # calibrations and thresholds that were made for it
     classes: tuple[str, ...]  # the labels of a model that was trained to classify; else none
     decides: bool  # whether it has a head for decisions, and so answers these alone
     vocabulary: int  # token ids are below this
@@ -308,4 +319,7 @@ class Model:
         decides = classes.get("activation") == "decisions"
         own = () if decides else tuple(classes["names"])
         parent = raw.get("parent")  # of which a service of an earlier version says nothing
-        return read_fields(cls, raw, parent=parent, templates=templates, classes=own, decides=decides)
+        artefacts = [read_fields(Artefact, one) for one in raw.get("artefacts", [])]
+        return read_fields(
+            cls, raw, parent=parent, templates=templates, artefacts=artefacts, classes=own, decides=decides
+        )

@@ -14,6 +14,7 @@ import pytest
 from judgement.applying import ABSTAIN, apply, decide
 from judgement.artefacts import Artefact, Kind, write
 from judgement.artefacts import read as read_artefact
+from scoreline.client import Client
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.api.artefacts import LABELS, PROMPT, THREE, artefact
 from tests.api.batches.running import line, openai_of, read, run
@@ -338,3 +339,21 @@ def test_a_likelihood_has_nothing_to_calibrate(served: Served) -> None:
 def test_without_a_folder_there_is_no_artefact(on_sqlite: tuple[RunningApi, object]) -> None:
     response = on_sqlite[0].client.post("/v1/score", json=BODY | {"calibration": "reviews"})
     assert "there are none" in response.json()["error"]["message"]
+
+
+def test_models_list_the_artefacts_that_were_made_for_them(served: Served) -> None:
+    listed, alone = served.api.client.get("/v1/models").json()["data"][0], served.api.client.get("/v1/models/tiny")
+    assert alone.json() == listed
+    shown = {one.pop("name"): one for one in listed["artefacts"]}
+    others = {"no-model", "other-tokenizer", "of-an-adapter", "edited", "huge"}
+    assert shown.keys() >= served.artefacts.keys() - others
+    assert not shown.keys() & others
+    assert shown["three"] == {
+        "kind": "threshold",
+        "labels": ["yes", "no", "maybe"],
+        "id": served.artefacts["three"].id,
+    }
+    with Client(served.api.url, api_key="") as client:
+        assert {one.name for one in client.models()[0].artefacts if one.kind == "calibration"} == {
+            name for name in shown if shown[name]["kind"] == "calibration"
+        }
