@@ -48,7 +48,8 @@ def scored(client: Client, items: list[str]) -> np.ndarray:
 def drawn(shares: np.ndarray) -> np.ndarray:
     """Classes that are as frequent as the square roots of these shares say: the model is too sure."""
     softened = np.sqrt(shares) / np.sqrt(shares).sum(axis=1, keepdims=True)
-    return (np.random.default_rng(0).random(len(shares)) > softened[:, 0]).astype(int)
+    found: np.ndarray = (np.random.default_rng(0).random(len(shares)) > softened[:, 0]).astype(int)
+    return found
 
 
 def test_without_calibration_the_probabilities_are_those_of_the_service(
