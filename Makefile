@@ -54,9 +54,10 @@ slow: install
 
 # The rest of what is tested in every combination: more checkpoints, number formats and algorithms, and faults that are planted to
 # see the tests fail. Before a release, and after a change of a model's programs. It takes as long as all else.
-matrix: install $(PARITY)/.installed
-	$(PYTEST) -m "matrix and not parity"
+matrix: install $(PARITY)/.installed $(LIBTPU)/.installed
+	$(PYTEST) -m "matrix and not parity and not compile"
 	PYTHONPATH=$(PARITY) $(BIN)/python -m pytest -m "matrix and parity" tests/parity
+	PYTHONPATH=$(LIBTPU) $(BIN)/python -m pytest -m "matrix and compile" tests/tools/tpu
 
 # The same as `make test`, a quarter slower; also prints the lines that no test has run.
 coverage: install
@@ -149,7 +150,7 @@ $(BROWSER)/.installed: requirements-browser.txt
 # tests are skipped, and in CI they fail.
 compile: install
 	@$(MAKE) --no-print-directory $(LIBTPU)/.installed || echo "The TPU compiler could not be installed: nothing is tested with it."
-	PYTHONPATH=$(LIBTPU) $(BIN)/python -m pytest -m compile tests/tools/tpu
+	PYTHONPATH=$(LIBTPU) $(BIN)/python -m pytest -m "compile and not matrix" tests/tools/tpu
 
 $(LIBTPU)/.installed: requirements-tpu.txt
 	@echo "Installing libtpu into $(LIBTPU): 210 MB, once."

@@ -222,6 +222,7 @@ def steps(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [program for program in found["programs"] if program["name"].startswith(("extend", "prefill"))]
 
 
+@pytest.mark.matrix  # the kernel for such heads is always compiled, in test_kernels.py
 @pytest.mark.usefixtures("libtpu")
 @pytest.mark.timeout(600)
 def test_a_model_with_narrow_heads_is_compiled_with_the_kernel(tmp_path: Path) -> None:
