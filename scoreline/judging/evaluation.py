@@ -97,6 +97,7 @@ def evaluate(
                 for place in (-log_losses(sample)).argsort(kind="stable")[:WORST].tolist()
                 if sample.truth[place] != sample.answers[place]
             ],
+            "order_flips": _order_flips(system, rows),
             **_provenance(system),
         }
     return report
@@ -193,6 +194,14 @@ def _warnings(labelled: Labelled, sample: Sample, rows: int) -> list[str]:
 
 def _of_rows(labelled: Labelled, rows: int) -> str:
     return f"{len(labelled.rows) - rows:,} of {len(labelled.rows):,} rows could not be scored, and do not count"
+
+
+def _order_flips(system: Scored, rows: Sequence[int]) -> dict[str, float] | None:
+    """Return how often the order of the options changes an answer; None where they were asked in one order."""
+    found = [] if system.flips is None else [one for row in rows if (one := system.flips[row]) is not None]
+    if not found:
+        return None
+    return {"orders": sum(found) / len(found), "rows": sum(one > 0 for one in found) / len(found)}
 
 
 def _provenance(system: Scored) -> dict[str, Any]:

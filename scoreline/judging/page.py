@@ -105,6 +105,7 @@ def _system(number: int, system: Mapping[str, Any], report: Mapping[str, Any]) -
         "<details><summary>The diagram as a table</summary>",
         _table(f"Reliability of {name}", ["predicted", "observed", "rows"], bins, has_row_headings=False),
         "</details>",
+        _order_flips(system["order_flips"]),
         "<h3>Confusion</h3>",
         _table(f"Answers of {name} by the true label", ["true label", *labels], counts, diagonal=True),
         "<h3>The worst rows</h3>",
@@ -115,6 +116,16 @@ def _system(number: int, system: Mapping[str, Any], report: Mapping[str, Any]) -
     else:
         parts.append("<p>No answer is wrong.</p>")
     return "\n".join(parts)
+
+
+def _order_flips(flips: Mapping[str, float] | None) -> str:
+    if flips is None:
+        return ""
+    return (
+        "<h3>Order of the options</h3>\n"
+        f"<p>In {flips['rows']:.1%} of the rows, an order of the options has another answer than all orders together; "
+        f"of all orders, {flips['orders']:.1%} have.</p>"
+    )
 
 
 def _table(

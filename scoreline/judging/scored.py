@@ -49,6 +49,7 @@ class Scored:
     relevance: list[float | None] | None = None  # what the template makes of them; None: it makes nothing
     model: Mapping[str, Any] | None = None  # its fingerprints
     prompt: Mapping[str, Any] | None = None  # None: the scores were in the file
+    flips: list[float | None] | None = None  # of the orders of options, the share with another answer; None: one order
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,10 @@ class Scoring:
             raise CommandError(f"{self._labelled.name} has changed while it was scored: give the command again")
         called, names = job.system.called(job.labels), new_columns(job.plan, job.labels, ())
         shares: list[list[float] | None]
+        flips: list[float | None] | None = None
         if job.system.questions:
             answers = [row[names[0]] for row in rows]
+            flips = [row[names[1]] for row in rows]
             shares = [None if one is None else [one[name] for name in job.system.asked_options] for one in answers]
         else:
             cells = [[row[name] for name in names[: len(called)]] for row in rows]
@@ -142,7 +145,7 @@ class Scoring:
             raise CommandError(f"{job.system.name} has one label only: give another --label", ExitCode.USAGE)
         relevance = [row[PREFIX + RELEVANCE] for row in rows] if job.plan.has_relevance else None
         model = json.loads(job.done.read_text(encoding="utf-8"))
-        return Scored(job.system.name, called, shares, relevance, model, job.system.prompt)
+        return Scored(job.system.name, called, shares, relevance, model, job.system.prompt, flips)
 
 
 async def _run(job: _Job, client: AsyncClient, console: Console) -> None:

@@ -15,7 +15,7 @@ from scoreline.runs.formats import Row
 from scoreline.runs.prompts import EmptyTextError, Filling, Text
 
 _CONFIDENCE = "_confidence"
-_PROBABILITIES = "_probabilities"
+_PROBABILITIES, _FLIPS = "_probabilities", "_flips"
 YES, NO = "yes", "no"
 """The answers to a question of yes or no."""
 
@@ -112,10 +112,11 @@ def probabilities_of(answer: Answer) -> dict[str, float]:
 def answer_columns(questions: Mapping[str, Any], *, with_probabilities: bool = False) -> list[str]:
     """Return the columns of the answers: that of yes or no has the probability, so it needs no confidence.
 
-    with_probabilities: each answer has one column instead, with the probabilities of all its options.
+    with_probabilities: each answer has two columns instead, with the probabilities of all its options, and with the
+    share of the orders of options whose answer is another one, if it was asked in several.
     """
     if with_probabilities:
-        return [name + _PROBABILITIES for name in questions]
+        return [name + ending for name in questions for ending in (_PROBABILITIES, _FLIPS)]
     return [
         name + ending
         for name, question in questions.items()
@@ -126,7 +127,8 @@ def answer_columns(questions: Mapping[str, Any], *, with_probabilities: bool = F
 def answer_cells(questions: Mapping[str, Any], decision: Decision, *, with_probabilities: bool = False) -> list[Any]:
     """Return the cells of a row for the columns of the answers."""
     if with_probabilities:
-        return [probabilities_of(decision.answers[name]) for name in questions]
+        answers = [decision.answers[name] for name in questions]
+        return [cell for answer in answers for cell in (probabilities_of(answer), answer.flips)]
     found = [(decision.answers[name], question["type"]) for name, question in questions.items()]
     return [
         cell

@@ -135,6 +135,17 @@ def test_a_question_is_judged_by_the_probabilities_of_its_options(
     values = [client.decide(row["text"], questions)["team"] for row in rows]
     right = sum(value == row["team"] for value, row in zip(values, rows, strict=True))
     assert report["systems"][0]["metrics"]["accuracy"]["value"] == pytest.approx(right / 30)
+    assert report["systems"][0]["order_flips"] is None
+
+    written = ("--json", tmp_path / "out.json", "--html", tmp_path / "out.html")
+    outcome = judge("evaluate", source, *words, "--permute", "3", *written, "--url", shared_up.url)
+    assert outcome.returncode == 0, outcome.stderr
+    (system,) = json.loads((tmp_path / "out.json").read_text())["systems"]
+    flips = [client.decide(row["text"], questions, permute=3).answers["team"].flips for row in rows]
+    changed = [share > 0 for share in flips if share is not None]
+    assert system["order_flips"] == pytest.approx({"orders": sum(filter(None, flips)) / 30, "rows": sum(changed) / 30})
+    assert any(changed)
+    assert f"In {sum(changed) / 30:.1%} of the rows, an order of the options" in (tmp_path / "out.html").read_text()
 
 
 @pytest.mark.slow
