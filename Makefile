@@ -53,7 +53,7 @@ slow: install
 	$(PYTEST) -m "slow and not matrix"
 
 # The rest of what is tested in every combination: more checkpoints, number formats and algorithms, and faults that are planted to
-# see the tests fail. Before a release, and after a change of a model's programs. It takes as long as all else.
+# see the tests fail. Before a release, and after a change of a model's programs. It takes about as long as `make slow`.
 matrix: install $(PARITY)/.installed $(LIBTPU)/.installed
 	$(PYTEST) -m "matrix and not parity and not compile"
 	PYTHONPATH=$(PARITY) $(BIN)/python -m pytest -m "matrix and parity" tests/parity
