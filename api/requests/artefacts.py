@@ -93,11 +93,13 @@ def artefacts_for(reading: ReadingContext, adapter: str | None) -> dict[str, Art
 
     What is no artefact is left out: a request that names it is told why.
     """
-    folder, found = reading.artefacts, dict[str, Artefact]()
-    for name in folder.names() if folder else ():
+    found = dict[str, Artefact]()
+    if (folder := reading.artefacts) is None:
+        return found
+    for name in folder.names():
         with suppress(JudgementError):
-            artefact = folder.find(name) if folder else None
-            if artefact and _difference_of_model(reading, artefact, adapter) is None:
+            artefact = folder.find(name)
+            if artefact is not None and _difference_of_model(reading, artefact, adapter) is None:
                 found[name] = artefact
     return found
 
