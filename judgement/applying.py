@@ -153,6 +153,16 @@ def calibrated(method: str, parameters: Mapping[str, Any], probabilities: Floats
     raise JudgementError(f"there is no method {method!r}")
 
 
+def without_prior(probabilities: Floats, baseline: Floats) -> Floats:
+    """Return the probabilities of rows, [N, K], divided by what the baseline gets, so that each row sums to 1.
+
+    baseline: [B, K] the probabilities of texts that say nothing; their mean in log space is the prior of the labels.
+    Source: Zhao and others, Calibrate before use (2021).
+    """
+    prior = np.log(np.maximum(baseline, LEAST)).mean(axis=0)
+    return softmax(np.log(np.maximum(probabilities, LEAST)) - prior)
+
+
 def softmax(logits: Floats) -> Floats:
     """Return the probabilities of logits, [N, K]."""
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -65,6 +65,7 @@ class ScoreOptions:
     top: bool = False
     adapter: str | None = None  # that the model is computed with, by its name; None: the model alone
     receipt: str | None = None  # path and digest of the request (api.requests.receipts); None: the answer is not signed
+    baseline: int = 0  # how many of the last items say nothing: what they get is taken from the scores of the others
     artefact: str | None = None  # what calibrates the scores and decides by them, as judgement.applying.Rule writes it
 
     @property
@@ -93,7 +94,7 @@ class ScoreOptions:
     @property
     def numbers_shown(self) -> int:
         """How many numbers an answer shows for each label of an item. What it shows for an item alone counts apart."""
-        return 1 + self.return_logprobs + self.return_logits + (self.artefact is not None)
+        return 1 + self.return_logprobs + self.return_logits + (self.artefact is not None) + (self.baseline > 0)
 
     @property
     def head(self) -> Head:

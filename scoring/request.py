@@ -26,13 +26,16 @@ from scoring.values import check_ids, check_text, is_encodable, parse_flag
 
 _OPTIONS = ("apply_softmax", "return_logprobs", "return_logits", "item_first", "return_provenance")
 
-SCORE_FIELDS = frozenset({"query", "items", "temperature", *LABEL_FIELDS, *_OPTIONS, *TEMPLATE_FIELDS})
+SCORE_FIELDS = frozenset({"query", "items", "baseline", "temperature", *LABEL_FIELDS, *_OPTIONS, *TEMPLATE_FIELDS})
 """The fields of a body that :func:`parse_score_request` reads."""
 
 _LIKELIHOOD_OPTIONS = ("return_token_logprobs", "return_tokens", "return_provenance")
 
 MAX_TEMPERATURE = 1e6
 """The highest temperature. At it, all labels have nearly the same score."""
+
+MOST_BASELINE = 16
+"""The most items that say nothing. More of them hardly move the mean of what they get."""
 
 _MIXED = "query and items must both be text or both be token ids"
 
@@ -53,7 +56,7 @@ class ScoreRequest:
     """
 
     query: str | list[int]
-    items: list[str] | list[list[int]]  # texts if the query is a text, lists of token ids if it is one
+    items: list[str] | list[list[int]]  # texts if the query is a text, lists of token ids if it is one; baseline: last
     label_token_ids: tuple[int, ...] | None
     labels: tuple[str, ...] | None
     options: ScoreOptions
@@ -72,6 +75,19 @@ class ScoreRequest:
         labels = self.labels or self.label_token_sequences or ()
         return len(self.items) * sum(max(1, len(label)) for label in labels)
 
+    def worded(self, error: RequestError) -> RequestError:
+        """Return an error of the items in the words of a client who has sent questions, or a baseline."""
+        if self.decision is not None:
+            return self.decision.worded(error)
+        first = len(self.items) - self.options.baseline
+        name, bracket, rest = (error.param or "").partition("[")
+        number = rest.partition("]")[0]
+        if name != "items" or not bracket or int(number) < first:
+            return error
+        param = f"baseline[{int(number) - first}]"
+        message = error.message.replace(f"items[{number}]", param)
+        return RequestError(error.code, message, param=param, retry_after=error.retry_after, limit=error.limit)
+
 
 def parse_score_request(
     body: Mapping[str, object], templates: Mapping[str, Template] | None = None, classes: Classes | None = None
@@ -85,6 +101,7 @@ def parse_score_request(
     query = _parse_query(body.get("query"))
     text = isinstance(query, str)
     items = _parse_items(body.get("items"), text=text)
+    baseline = _parse_baseline(body.get("baseline"), text=text)
     template = find_template(body, templates or {})
     given = {name: body.get(name) for name in LABEL_FIELDS}
     if template is not None and not any(given[name] is not None for name in LABEL_FIELDS[:3]):
@@ -97,6 +114,9 @@ def parse_score_request(
         activation = classes.activation
         given["labels"] = list(classes.names) if given["labels"] is None else given["labels"]
     labels = parse_labels(given, items=len(items))
+    if baseline and (labels.of_items is not None or not activation.is_softmax):
+        message = "a baseline is for one list of labels, of which one is true of each item"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="baseline")
     flags: dict[str, Any] = {name: parse_flag(body.get(name), name) for name in _OPTIONS}
     check_options(activation, **flags)
     temperature = _parse_temperature(body.get("temperature"), **flags)
@@ -109,6 +129,7 @@ def parse_score_request(
         scoring=labels.scoring,
         label_normalization=labels.normalization,
         activation=activation,
+        baseline=len(baseline),
     )
     wording = wording_of(body, template, text=text, item_first=options.item_first)
     if wording is not None and options.is_of_vocabulary:
@@ -117,7 +138,7 @@ def parse_score_request(
         options = replace(options, relevance=str(template.relevance))
     return ScoreRequest(
         query,
-        items,
+        cast("list[str] | list[list[int]]", [*items, *baseline]),
         labels.ids,
         labels.texts,
         options,
@@ -189,6 +210,21 @@ def _parse_items(items: object, *, text: bool) -> list[str] | list[list[int]]:
             raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED, param="items")
         return [items]
     return check_items(items, text=text)
+
+
+def _parse_baseline(baseline: object, *, text: bool) -> list[str] | list[list[int]]:
+    if baseline is None:
+        return []
+    if not isinstance(baseline, list) or not 0 < len(baseline) <= MOST_BASELINE:
+        raise invalid(f"baseline must be a list of 1 to {MOST_BASELINE} items that say nothing", "baseline")
+    try:
+        return check_items(baseline, text=text)
+    except RequestError as error:
+        raise RequestError(
+            error.code,
+            error.message.replace("items", "baseline"),
+            param=(error.param or "").replace("items", "baseline"),
+        ) from None
 
 
 def check_items(items: list[object], *, text: bool, first: int = 0) -> list[str] | list[list[int]]:

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from api.answers.decisions.shown_answers import IS_DECISION, show_decision
+from api.answers.items.baseline import whole_columns
 from api.answers.items.column import Column
 from api.answers.items.columns import Computed, columns_of
 from api.answers.items.judged import artefact_ids
@@ -187,13 +188,15 @@ def encode_scoring(scored: ScoredJob) -> bytes:
         answer = show_decision(job, computed.scores, computed.item_labels, scored.cached_tokens)
         return scored.encode({"id": scored.id, "model": job.model_name, **answer})
     is_likelihood = job.options.scoring is Scoring.LIKELIHOOD
+    columns, baseline = whole_columns(scored.computed)
     return scored.encode(
         {
             "id": scored.id,
             "object": "likelihood" if is_likelihood else "scoring",
             "model": job.model_name,
             "created": math.floor(scored.finished_at),
-            **{name: _encode_column(column) for name, column in columns_of(scored.computed).items()},
+            **{name: _encode_column(column) for name, column in columns.items()},
+            **baseline,
             "usage": show_usage(job.prompt_tokens, scored.cached_tokens),
             "warnings": scored.warnings(),
         }

@@ -160,6 +160,7 @@ def _difference(artefact: Artefact, body: Mapping[str, object], request: ScoreRe
         "label_scoring": str(options.scoring),
         "label_normalization": str(options.label_normalization),
         "item_first": options.item_first,
+        "baseline": body["baseline"] if options.baseline else None,
     }
     expected = {
         **dict.fromkeys(asked),
@@ -216,4 +217,6 @@ def _template_name(expected: object, template: Template | None) -> object:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_shown, value))
     return quote(value) if isinstance(value, str) else "not given" if value is None else str(value).lower()

@@ -23,14 +23,20 @@ def wants_receipt(reading: ReadingContext, body: Mapping[str, object]) -> bool:
     return wanted
 
 
+def check_is_whole(submission: Submission, field: str) -> None:
+    """Raise RequestError for a job whose result can't be read at once. field: of the body, which needs that it can."""
+    if submission.total_items > (most := most_embedded(submission, EMBEDDED_ITEMS)):
+        message = f"{field} needs a result that is read at once, which this job could have with at most {most:,} items"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param=field)
+
+
 def with_receipt(reading: ReadingContext, body: Mapping[str, object], path: str, submission: Submission) -> Submission:
     """Return a submission whose answer will have a receipt. path: where the body was sent.
 
     Raises RequestError for a job whose answer is never whole, and for a body that has no digest.
     """
-    if path == paths.JOBS and submission.total_items > (most := most_embedded(submission, EMBEDDED_ITEMS)):
-        message = f"a receipt is of a whole result, which this job could have with at most {most:,} items"
-        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="return_receipt")
+    if path == paths.JOBS:
+        check_is_whole(submission, "return_receipt")
     # It takes time to import, and most deployments sign nothing.
     from judgement.receipts import ReceiptError, digest_of_request
 

@@ -15,7 +15,7 @@ from api.requests.bodies.json_body import parse_json
 from api.requests.fields import check_fields
 from api.requests.headers.idempotency import idempotency_of
 from api.requests.kinds import SYSTEMONE, Kind, kind_of
-from api.requests.receipts import wants_receipt, with_receipt
+from api.requests.receipts import check_is_whole, wants_receipt, with_receipt
 from api.requests.sender import Sender
 from api.requests.webhook import read_webhook
 from jobs.store.identifiers import new_notice_key
@@ -91,6 +91,8 @@ def job_of(
     request = parse_request(reading, body, kind)
     prepared = prepare_request(reading, sender, request, limits)
     submission = submission_of(reading, sender, request, prepared, fields, idempotency)
+    if request.options.baseline:
+        check_is_whole(submission, "baseline")
     return JobRequest(with_receipt(reading, body, paths.JOBS, submission) if has_receipt else submission, dry_run)
 
 
@@ -101,6 +103,9 @@ def read_upload(reading: ReadingContext, body: Mapping[str, object], sender: Sen
     if wants_receipt(reading, body):
         message = "a receipt is of a request in one JSON body, and not of JSON lines"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="return_receipt")
+    if body.get("baseline") is not None:
+        message = "a baseline stands in one JSON body with the items, and not in JSON lines"
+        raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="baseline")
     if parse_flag(body.get("dry_run"), "dry_run"):
         message = "a dry run takes one JSON body; JSON lines would have to be stored"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="dry_run")
@@ -212,9 +217,7 @@ def prepare_request(reading: ReadingContext, sender: Sender, request: ScoreReque
     try:
         return prepare(request, reading.card, tokenizer, limits, wanted, reading.stop_if_unwanted)
     except RequestError as error:
-        if request.decision is None:
-            raise
-        raise request.decision.worded(error) from None
+        raise request.worded(error) from None
 
 
 def limits_of(reading: ReadingContext, *, items: Limit, tokens: Limit) -> Limits:

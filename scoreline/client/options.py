@@ -54,6 +54,8 @@ class ScoreOptions(TypedDict, total=False):
     query_template, item_template: the text that the query, or each item, becomes; ``{query}`` and ``{item}`` stand for
     them. template: the name of a template of the service instead of these two. instruction: what the template says the
     task is, if it has a place for it.
+    baseline: items that say nothing, such as ``""`` and ``"N/A"``: the answer has ``adjusted`` probabilities, too,
+    without the share of each label that these get.
     calibration, threshold: the name of a calibration or a threshold that the service has: its answer has calibrated
     probabilities, and what to do with each item, too.
     item_first: score item + query instead of query + item.
@@ -73,6 +75,7 @@ class ScoreOptions(TypedDict, total=False):
     item_template: str | None
     template: str | None
     instruction: str | None
+    baseline: Sequence[str] | Sequence[Sequence[int]] | None
     calibration: str | None
     threshold: str | None
     item_first: bool

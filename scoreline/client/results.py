@@ -48,10 +48,18 @@ class Provenance:
 
 
 OPTIONAL_COLUMNS = frozenset({"logprobs", "logits", "label_mass", "relevance", "calibrated", "action", "label_set"})
-"""What an answer may have for each item beside its scores."""
+"""What an answer may have for each item beside its scores, also in a page."""
 
 TOKEN_COLUMNS = frozenset({"token_logprobs", "tokens"})
 """What an answer may have for each item beside its likelihood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What the items of a baseline got."""
+
+    scores: list[list[float]]  # of each of them: a number for each label
+    label_mass: list[float] | None  # of each of them; None where it was not computed
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -68,6 +76,8 @@ class ScoreResult(tables.Short):
     warnings: list[str]  # what is odd about the request, in words
     label_mass: list[float] | None  # of each item: the labels' share of the probability; tiny: the prompt is wrong
     relevance: list[float] | None  # of each item, by the formula of the template that the request named
+    adjusted: list[list[float]] | None  # of each item: probabilities without what a baseline gets; None without one
+    baseline: Baseline | None  # what the baseline got
     calibrated: list[list[float]] | None  # of each item: the probability of each label; None without a calibration
     action: list[str] | None  # of each item: a label, or "abstain"; None without a threshold
     label_set: list[list[str]] | None  # of each item: the labels that may be true; None unless a threshold has sets
@@ -80,11 +90,12 @@ class ScoreResult(tables.Short):
     @classmethod
     def read(cls, raw: Mapping[str, Any], asked: Asked = NOTHING_ASKED) -> ScoreResult:
         """Read an answer of ``/v1/score``, or the ``result`` of a job."""
-        usage = raw["usage"]
+        usage, baseline = raw["usage"], raw.get("baseline")
         return read_fields(
             cls,
             raw,
-            optional=OPTIONAL_COLUMNS,
+            optional=OPTIONAL_COLUMNS | {"adjusted"},
+            baseline=None if baseline is None else read_fields(Baseline, baseline, optional={"label_mass"}),
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
             provenance=Provenance.read_all(raw),

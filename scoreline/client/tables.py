@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RANKING_COLUMNS = ("index", "relevance_score", "label_mass", "calibrated", "action", "label_set", "text")
-SCORE_COLUMNS = ("label_mass", "relevance", "calibrated", "action", "label_set")
+SCORE_COLUMNS = ("label_mass", "relevance", "adjusted", "calibrated", "action", "label_set")
 LIKELIHOOD_COLUMNS = ("logprob", "num_tokens", "is_greedy", "token_logprobs", "tokens")
 
 HTML_ROWS, HTML_COLUMNS = 10, 20

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from scoreline.commands.options import LabelsOption, PermuteOption, PromptOptions
+from scoreline.commands.options import BaselineOption, LabelsOption, PermuteOption, PromptOptions
 from scoreline.commands.run import carry_out
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.judging.labelled import Labelled, read_labelled
@@ -51,6 +51,7 @@ class LabelledOptions(PromptOptions):
     state_column: Annotated[str | None, typer.Option(help="With --questions: the column that they are about.")]
     state_columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="The same for several columns.")]
     permute: PermuteOption
+    baseline: BaselineOption
     scores: Annotated[
         str | None,
         typer.Option(metavar="A,B,...", help="Score nothing: the file has these columns, one for each label."),

@@ -27,6 +27,14 @@ PermuteOption = Annotated[
         help="With --questions: ask choices in so many orders of their options, and take the mean.",
     ),
 ]
+BaselineOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--baseline",
+        help="A text that says nothing, such as N/A; it may be given again. The scores are then without the share of "
+        "each label that such texts get.",
+    ),
+]
 TemplateOption = Annotated[
     str | None, typer.Option("--template", help="A template of the service, which has the wording and the labels.")
 ]
@@ -77,6 +85,7 @@ class ScoringOptions(PromptOptions):
 class ArtefactOptions(ScoringOptions):
     """The same, and what is made of the scores."""
 
+    baseline: BaselineOption
     calibration: Annotated[
         str | None,
         typer.Option("--calibration", help="A calibration of the service: the scores are then its probabilities."),

@@ -16,6 +16,7 @@ from rich.text import Text
 from scoreline.client import DEFAULT_URL, Client, InvalidRequest, Priority
 from scoreline.commands.options import (
     USING,
+    BaselineOption,
     InstructionOption,
     JsonOption,
     LabelsOption,
@@ -48,6 +49,7 @@ def score_command(
     query: Annotated[str, typer.Option(help="The text that all items follow.")],
     item: Annotated[list[str], typer.Option(help="What follows the query; give it once for each item.")],
     label: LabelsOption = None,
+    baseline: BaselineOption = None,
     chart: Annotated[bool, typer.Option("--chart", help="Draw the scores as bars.")] = False,
     timeout: TimeoutOption = 60.0,
     url: UrlOption = DEFAULT_URL,
@@ -61,17 +63,18 @@ def score_command(
             query,
             item,
             labels=label or None,
+            baseline=baseline or None,
             timeout=timeout,
             **options,
         )
     if as_json:
         print(json.dumps(result.raw))
         return
-    console = Console()
+    console, scores = Console(), result.adjusted or result.scores
     if chart:
-        console.print(score_chart(item, labels, result.scores))
+        console.print(score_chart(item, labels, scores))
     else:
-        console.print(score_table(item, labels, result.scores, label_mass=result.label_mass))
+        console.print(score_table(item, labels, scores, label_mass=result.label_mass))
     _print_warnings(console, result.warnings)
 
 

@@ -21,6 +21,7 @@ PROMPT_OPTIONS = (
     "instruction",
     "query_template",
     "item_template",
+    "baseline",
     "model",
 )
 """The options of a request that a system may have."""
@@ -120,6 +121,7 @@ def _tables(file: str) -> dict[str, dict[str, Any]]:
             wanted, is_right = {
                 "label": ("a list of texts", is_list),
                 "means": ("a list of texts", is_list),
+                "baseline": ("a list of texts", is_list),
                 "temperature": ("a number", isinstance(value, float | int)),
                 "permute": ("a number or a text", isinstance(value, int | str)),
             }.get(key, ("a text", isinstance(value, str)))

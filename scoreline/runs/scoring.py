@@ -153,7 +153,7 @@ class GroupScorer:
             cells = answer_cells(self._plan.questions, job.decision, with_probabilities=self._plan.with_probabilities)
             return [cells] * count
         result = job.result
-        if result is None or len(result.scores) != job.total_items:
+        if result is None or len(result.scores) != count:
             raise CommandError(f"the service gave no scores for {job.id}")
         columns: list[Sequence[Any]]
         if own_labels is not None:
@@ -162,10 +162,10 @@ class GroupScorer:
         elif result.scores and len(result.scores[0]) != len(self._labels):
             raise CommandError("the template has other labels than when the run began: --restart begins again")
         else:
-            columns = [*zip(*(result.calibrated or result.scores), strict=True)]
+            columns = [*zip(*(result.calibrated or result.adjusted or result.scores), strict=True)]
         for name in self._plan.of_each_row:
             values = result.raw.get(name)
-            columns.append(values if values is not None else [None] * job.total_items)
+            columns.append(values if values is not None else [None] * count)
         return [list(cells) for cells in zip(*columns, strict=True)]
 
     async def _job(self, window: int, query: Any, items: list[Text], labels: list[list[str]] | None) -> Job:

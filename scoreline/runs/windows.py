@@ -20,8 +20,9 @@ from scoreline.runs.journal import Journal
 from scoreline.runs.prompts import Columns, EmptyTextError, Text
 from scoreline.runs.reading import Source
 
-MAX_ITEMS = 1_000
-"""Items of a group. The answer about a job with more of them would not contain its scores."""
+MAX_ITEMS = 984
+"""Items of a group. With the 16 texts that a baseline may have, these are as many as a job may have whose answer still
+contains its scores."""
 
 DIGEST_BYTES = 8
 """Of the digest of a row, by which a row that was changed is told."""

@@ -28,6 +28,15 @@ class Column:
             return int(np.diff(self.ends).max(initial=0))
         return self.values.shape[1] if self.values.ndim > 1 else 1
 
+    def first(self, items: int) -> Column:
+        """Return the column of the first items."""
+        shown, ends = self.shown, self.ends
+        return Column(
+            self.values[: items if ends is None else ends[items]],
+            None if shown is None else shown[:items],
+            None if ends is None else ends[: items + 1],
+        )
+
     def part(self, part: slice) -> list[Any]:
         """Return the values of some items."""
         if self.ends is not None:

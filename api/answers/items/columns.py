@@ -50,13 +50,18 @@ class Computed:
         """
         if self.job.options.has_continuations or not self.job.options.is_of_vocabulary:
             return []
-        own = self.item_labels
+        own, mass = self.item_labels, self.label_mass
         logits = (self.scores if own is None else own.pick(self.scores)).logits
-        return warnings_of_scores(self.label_mass, logits, None if own is None else own.counts, items=items)
+        if baseline := self.job.options.baseline:
+            mass, logits = None if mass is None else mass[:-baseline], logits[:-baseline]
+        return warnings_of_scores(mass, logits, None if own is None else own.counts, items=items)
 
 
 def columns_of(computed: Computed) -> dict[str, Column]:
-    """Return the values to show, by the names of their fields. Raises RequestError JOB_FAILED for impossible ones."""
+    """Return the values to show, by the names of their fields. Raises RequestError JOB_FAILED for impossible ones.
+
+    What an artefact makes of a job with a baseline is left out: see :mod:`api.answers.items.baseline`.
+    """
     if computed.job.options.scoring is Scoring.LIKELIHOOD:
         return _of_likelihoods(computed)
     scores, options, item_labels = computed.scores, computed.job.options, computed.item_labels
@@ -75,7 +80,7 @@ def columns_of(computed: Computed) -> dict[str, Column]:
         columns["label_mass"] = Column(mass)
     if options.relevance is not None:
         columns["relevance"] = Column(Relevance.read(options.relevance, scores.logits.shape[1]).of(scores))
-    return columns | judged_columns(options, shown)
+    return columns if options.baseline else columns | judged_columns(options, shown)
 
 
 def _of_likelihoods(computed: Computed) -> dict[str, Column]:

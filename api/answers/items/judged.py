@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from api.answers.items.column import Column
-from judgement.applying import Rule, read_rules
+from judgement.applying import Rule, read_rules, without_prior
 from scoring.conversion import to_scores
 from scoring.decisions.answers import Answer
 from scoring.decisions.prompts import text_of
@@ -18,11 +18,17 @@ from scoring.options import ScoreOptions
 
 
 def judged_columns(options: ScoreOptions, scores: LabelScores) -> dict[str, Column]:
-    """Return what the artefact of a job makes of N items with M labels; nothing if the job names none."""
+    """Return what the artefact of a job makes of N items with M labels; nothing if the job names none.
+
+    scores: of all items of the job if it has a baseline, whose share is then taken away.
+    """
     rule = read_rules(options.artefact).get("")
     if rule is None:
         return {}
-    shares = rule.calibrated(to_scores(scores, True, rule.temperature, options.activation))
+    found = to_scores(scores, True, rule.temperature, options.activation)
+    if options.baseline:
+        found = without_prior(found[: -options.baseline], found[-options.baseline :])
+    shares = rule.calibrated(found)
     columns = {} if rule.calibration is None else {"calibrated": Column(shares)}
     if rule.threshold is None:
         return columns

@@ -72,6 +72,16 @@ class ScoreFields(OriginFields):
         description="what is appended to the query, one sequence each: texts with a text query, lists of token ids "
         "with a query of token ids; a single text or one flat list of ids is one item; an item may be empty"
     )
+    baseline: (
+        Annotated[list[str], Field(min_length=1, max_length=16)]
+        | Annotated[list[list[TokenId]], Field(min_length=1, max_length=16)]
+        | None
+    ) = Field(
+        None,
+        description="items that say nothing, such as an empty text and `N/A`: the answer has `adjusted` probabilities, "
+        "too, without the share of each label that these get. They are scored as further items behind the others. In "
+        "one JSON body, with one list of labels, and for jobs whose result can be read at once",
+    )
     label_token_ids: (
         Annotated[list[TokenId], Field(min_length=1)]
         | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]

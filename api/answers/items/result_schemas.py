@@ -68,6 +68,13 @@ Row = list[float]
 NullableRow = list[float | None]
 
 
+class Baseline(Shape):
+    """What the texts of a baseline got: a row each."""
+
+    scores: list[Row]
+    label_mass: list[float] | None = None
+
+
 class ScoreResponse(WithOrigin):
     """Scores: one row an item, one column a label, in the order of the request."""
 
@@ -86,6 +93,12 @@ class ScoreResponse(WithOrigin):
     relevance: list[float] | None = Field(
         None, description="of each item, if the request names a template and has its labels: by the template's formula"
     )
+    adjusted: list[Row] | None = Field(
+        None,
+        description="with a `baseline`: the probability of each label, divided by the geometric mean of what the "
+        "baseline gets, with a sum of 1 in each row",
+    )
+    baseline: Baseline | None = Field(None, description="what the items of a `baseline` got")
     calibrated: list[Row] | None = Field(
         None,
         description="the calibrated probability of each label, with a sum of 1 in each row, if the request names a "

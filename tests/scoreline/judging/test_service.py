@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import signal
@@ -116,6 +117,29 @@ def test_an_artefact_names_the_prompt_and_a_calibration_is_for_no_other(shared_u
     threshold = ("threshold", other, *words, "--max-error", "0.5", "-o", tmp_path / "two.json")
     wrong = judge(*threshold, "--query", "The capital of Japan", "--calibration", tmp_path / "one.json")
     assert "one.json is for another prompt" in wrong.stderr.splitlines()[-1]
+
+
+def test_a_calibration_is_fitted_to_what_is_left_without_a_baseline(
+    shared_up: Up, client: Client, tmp_path: Path
+) -> None:
+    rows = [{"item": f" is number {n}", "truth": ("yes", "no")[n % 3 % 2]} for n in range(200)]
+    source = write_csv(tmp_path / "in.csv", rows)
+    folder = shared_up.data / "calibrations"
+    words = ("calibrate", source, "--truth", "truth", *TEXTS, "--baseline", "", "--baseline", "N/A")
+    outcome = judge(*words, "-o", folder / "with-a-baseline.json", "--url", shared_up.url)
+    assert outcome.returncode == 0, outcome.stderr
+    artefact = read(folder / "with-a-baseline.json")
+    assert artefact.prompt["baseline"] == ["", "N/A"]
+    evaluated = judge("evaluate", *words[1:], "--json", tmp_path / "out.json", "--url", shared_up.url)
+    assert evaluated.returncode == 0, evaluated.stderr
+    (system,) = json.loads((tmp_path / "out.json").read_text())["systems"]
+    assert system["metrics"]["log_loss"]["value"] == pytest.approx(artefact.figures["before"]["log_loss"])
+    adjusted = client.score(
+        "The capital of France", [row["item"] for row in rows], labels=[" yes", " no"], baseline=["", "N/A"]
+    ).adjusted
+    assert adjusted is not None
+    losses = [-math.log(one[("yes", "no").index(row["truth"])]) for one, row in zip(adjusted, rows, strict=True)]
+    assert artefact.figures["before"]["log_loss"] == pytest.approx(sum(losses) / len(losses))
 
 
 def test_a_question_is_judged_by_the_probabilities_of_its_options(
