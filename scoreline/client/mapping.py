@@ -116,7 +116,8 @@ def map(
     the service is overloaded or a quota is used up, this waits as long as the service asks for. A restart of the
     service does no harm.
 
-    pairs: for an :class:`AsyncClient`, they may come from an asynchronous iterable, too.
+    pairs: a query and its items, and behind these, if some pairs have other options than the rest, a mapping of their
+    own options. For an :class:`AsyncClient`, pairs may come from an asynchronous iterable, too.
     concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
     its error is yielded in the place of its result.
 
@@ -135,7 +136,9 @@ def map(
 
 
 async def _scored(sets: JobSets, pair: Pair, key: str, options: dict[str, Any]) -> Job:
-    query, items = pair
+    query, items, *own = pair
+    for more in own:
+        options = {**options, **more}
     return await sets.submit(query, items, idempotency_key=key, **options)
 
 
