@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 from scoreline.client.decisions import Decision, Questions, State, bodies_of
 from scoreline.client.errors import ScorelineError, TimedOut
 from scoreline.client.exchange.bodies import check_is_list
-from scoreline.client.exchange.flow import Flow
+from scoreline.client.exchange.flow import Command, Flow
 from scoreline.client.exchange.sending import Service, idempotency
 from scoreline.client.job_objects import Job
 from scoreline.client.methods import checked
@@ -45,8 +45,11 @@ _OF_THE_WHOLE = {"timeout": None, "idempotency_key": None, "progress": None, "ba
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping(Generic[T, R]):
-    """What ``map`` or ``decide_many`` was asked to do. It is checked before the first pair or state is read."""
+class Mapping(Command[list[R]], Generic[T, R]):
+    """What ``map`` or ``decide_many`` was asked to do. It is checked before the first pair or state is read.
+
+    A flow that has it done gets all results at once.
+    """
 
     pairs: Iterable[T] | AsyncIterable[T]  # or states
     submit: Callable[[JobSets, T, str, dict[str, Any]], Awaitable[Job]]  # a job for one of them, by its key and options

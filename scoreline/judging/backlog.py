@@ -8,13 +8,17 @@ from itertools import zip_longest
 from typing import Any
 
 from judgement.sample import JudgementError
-from scoreline.client import ScoreResult
+from scoreline.client import InvalidRequest, ScoreResult
 from scoreline.client.operations.pairs import Pair
 from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.runs.decisions import StateColumns
 from scoreline.runs.formats import Row
 from scoreline.runs.prompts import Columns
 from scoreline.runs.run import fingerprints
+from scoreline.runs.scoring import place_of
 from scoreline.runs.windows import Group, Window
+
+Texts = Columns | StateColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Answers:
 class Backlog:
     """The jobs that score some rows, for ``map`` of a client."""
 
-    def __init__(self, rows: Sequence[Row], systems: Sequence[tuple[Columns, Mapping[str, Any]]]) -> None:
+    def __init__(self, rows: Sequence[Row], systems: Sequence[tuple[Texts, Mapping[str, Any]]]) -> None:
         """systems: for each, where its texts are, and the options of its jobs. Raises CommandError for a bad text."""
         self._count = len(rows)
         self._options = [{**one, "apply_softmax": True, "return_provenance": True} for _, one in systems]
@@ -46,6 +50,16 @@ class Backlog:
         """What ``map`` takes."""
         found: list[Any] = [(group.query, group.items, self._options[system]) for system, group in self._jobs]
         return found
+
+    def about_rows(self, error: InvalidRequest, number: int) -> InvalidRequest:
+        """Return the error of a pair, by its number, with the place of an item among all rows: its job has another."""
+        _, group = self._jobs[number]
+        place = place_of(error, group, len(group.items))
+        if place is None:
+            return error
+        was, now = f"items[{place}]", f"items[{group.rows[place]}]"
+        message = error.message.replace(was, now)
+        return type(error)(error.code, message, error.status, param=now, request_id=error.request_id)
 
     def read(self, results: Iterable[ScoreResult]) -> list[Answers]:
         """Return what the results say, for each system. Raises JudgementError if the model was replaced meanwhile.
@@ -65,7 +79,7 @@ class Backlog:
         return [Answers(rows, next(iter(one.values()), None)) for rows, one in zip(shares, models, strict=True)]
 
 
-def _groups(rows: Sequence[Row], columns: Columns) -> list[Group]:
+def _groups(rows: Sequence[Row], columns: Texts) -> list[Group]:
     window = Window(0, list(rows), list(range(len(rows))), b"", {}, None)
     groups, wrong, empty = window.groups(columns)
     for place, why in sorted({**wrong, **empty}.items()):
