@@ -87,9 +87,10 @@ def evaluate(
     All systems are scored together, by :meth:`map`. Raises ValueError for items or true labels that can't be judged,
     most of them before anything is scored, and ImportError without ``pip install "scoreline[judgement]"``.
 
-    items: N texts. truth: the N true labels, as ``labels`` calls them. query: the text that all items follow; queries:
-    N texts instead, of which equal ones make a group. groups: N values, instead of queries, that are equal for items
-    which depend on one another: intervals count groups. keep_duplicates: equal items are no error, but a group.
+    items: N texts. truth: the N true labels, as ``labels`` calls them.
+    query: the text that all items follow. queries: N texts instead, of which equal ones make a group.
+    groups: N values that are equal for items which depend on one another, if queries do not say it: intervals count
+    groups. keep_duplicates: equal items are no error, but a group.
     systems: what is compared, by its name: options that differ from those of the call, as in
     ``{"short": {}, "long": {"query": "..."}}``; None: the call alone, whose name is ``"prompt"``.
     labels: texts, which are called as they are but for blanks around them, or a mapping of what each is called to its

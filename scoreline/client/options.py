@@ -142,7 +142,7 @@ class SystemOptions(TypedDict, total=False):
     """What :meth:`Client.evaluate` compares: a prompt and its labels. Its explanation has what they mean."""
 
     query: str | None
-    labels: TextLabels | Mapping[Any, str] | None
+    labels: Sequence[str] | Column | Mapping[Any, str] | None
     label_scoring: LabelScoring | None
     label_normalization: LabelNormalization | None
     temperature: float | None

@@ -102,6 +102,9 @@ def test_rows_of_a_query_are_a_group_and_groups_may_be_others(shared_up: Up, cli
     again = client.evaluate(ITEMS, TRUTH, queries=queries, labels=LABELS, groups=np.arange(40) // 4)
     assert again.report["clusters"] == 10
     assert again.systems["prompt"]["accuracy"]["value"] == found.systems["prompt"]["accuracy"]["value"]
+    own = client.evaluate(ITEMS, TRUTH, queries=queries, labels=LABELS, systems={"own": {"query": "Japan"}})
+    alone = client.evaluate(ITEMS, TRUTH, query="Japan", labels=LABELS, groups=queries)
+    assert own.systems["own"] == alone.systems["prompt"] != found.systems["prompt"]
     doubled = client.evaluate(ITEMS * 2, TRUTH * 2, keep_duplicates=True, **OPTIONS)
     assert (doubled.report["rows"], doubled.report["clusters"]) == (80, 40)
 
