@@ -5,7 +5,7 @@ It needs ``pip install "scoreline[judgement]"``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -19,9 +19,8 @@ from judgement.calibration import LEAST_ROWS, LEAST_ROWS_OF_A_LABEL, calibrate
 from judgement.sample import Floats, JudgementError, Sample
 from scoreline.client import Client
 from scoreline.client.options import ScoreOptions
-
-ITEMS_OF_A_JOB = 500
-"""Texts that are scored as one job. The service computes a query that jobs share once."""
+from scoreline.judging.backlog import Backlog
+from scoreline.runs.prompts import Columns
 
 
 class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -118,22 +117,13 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
 
         Each row has a sum of 1, and is divided by the prior.
         """
-        options: dict[str, Any] = dict(self.options or {})
-        options |= {"labels": self.label_texts_, "apply_softmax": True, "return_provenance": True}
-        baseline = list(self.baseline)
+        options = {**(self.options or {}), "labels": self.label_texts_, "baseline": list(self.baseline) or None}
+        where = Columns(None, "text", self.query, scores_empty=True)
+        backlog = Backlog([{"text": text} for text in texts], [(where, options)])
         with Client(self.url, api_key=self.api_key) as client:
-            results = list(client.map(self._pairs([*baseline, *texts]), **options))
-        weights = {one.weights_fingerprint for each in results for one in each.provenance or () if one is not None}
-        if len(weights) > 1:
-            raise JudgementError("the model was replaced while the texts were scored: try again")
-        logarithms = np.log(np.maximum([row for result in results for row in result.scores], LEAST))
-        prior = logarithms[: len(baseline)].mean(axis=0) if baseline else np.zeros(len(self.label_texts_))
-        shares = softmax(logarithms[len(baseline) :] - prior)
-        return shares, softmax(prior[None])[0], weights.pop() if weights else None
-
-    def _pairs(self, texts: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-        for first in range(0, len(texts), ITEMS_OF_A_JOB):
-            yield self.query, texts[first : first + ITEMS_OF_A_JOB]
+            (answers,) = backlog.read(client.map(backlog.pairs))
+        prior = np.log(np.maximum(answers.baseline or [[1.0] * len(self.label_texts_)], LEAST)).mean(axis=0)
+        return np.array(answers.shares), softmax(prior[None])[0], (answers.model or {}).get("weights_fingerprint")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

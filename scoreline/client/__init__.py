@@ -34,6 +34,7 @@ from scoreline.client.errors import (
     UnexpectedResponse,
     Unreachable,
 )
+from scoreline.client.evaluating import Evaluation
 from scoreline.client.event_objects import BatchEnd, BatchEvent, BatchProgress, JobEnd, JobEvent, JobProgress, JobScores
 from scoreline.client.job_objects import ENDED, Delivery, DryRun, Job, JobFailure, JobStatus, PlannedItems
 from scoreline.client.options import LabelNormalization, LabelScoring, Priority
@@ -79,6 +80,7 @@ __all__ = [
     "Decision",
     "Delivery",
     "DryRun",
+    "Evaluation",
     "File",
     "InternalError",
     "InvalidRequest",

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overlo
 
 import httpx2
 
-from scoreline.client import mapping
+from scoreline.client import evaluating, mapping
 from scoreline.client.connection import Connected, request_settings, unreachable
 from scoreline.client.decisions import Decision, Questions, State
 from scoreline.client.errors import ScorelineError
@@ -29,7 +29,7 @@ from scoreline.client.exchange.flow import (
     Stream,
 )
 from scoreline.client.exchange.sending import Service
-from scoreline.client.mapping import CONCURRENCY, map_async
+from scoreline.client.mapping import CONCURRENCY, Mapping, map_async
 from scoreline.client.methods import checked, explained
 from scoreline.client.operations import batches as batch_operations
 from scoreline.client.operations import decisions as decision_operations
@@ -203,6 +203,8 @@ class AsyncClient(Connected):
 
     explained(decide_many, mapping.decide_many, RETURNED)
 
+    evaluate = _awaited(evaluating.evaluate)
+
     async def carry_out(self, flow: Flow[T]) -> T:
         """Carry out the commands of a flow and return its value."""
         return await self._run(flow)
@@ -263,6 +265,8 @@ class AsyncClient(Connected):
                     return await stream.handle.aread()
                 case Close(stream):
                     return await stream.handle.aclose()
+                case Mapping():
+                    return [found async for found in map_async(command, self)]
         except httpx2.TransportError as error:
             raise unreachable(self._service, error) from error
 

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overlo
 
 import httpx2
 
-from scoreline.client import mapping
+from scoreline.client import evaluating, mapping
 from scoreline.client.connection import Connected, request_settings, unreachable
 from scoreline.client.decisions import Decision, Questions, State
 from scoreline.client.errors import ScorelineError
@@ -187,6 +187,8 @@ class Client(Connected):
 
     explained(decide_many, mapping.decide_many, RETURNED)
 
+    evaluate = _blocking(evaluating.evaluate)
+
     def _mapped(self, wanted: Mapping[T, R]) -> Iterator[R | ScorelineError]:
         # Whoever imports a client for one call need not wait for asyncio.
         from scoreline.client.asynchronous import AsyncClient
@@ -249,6 +251,8 @@ class Client(Connected):
                     return stream.handle.read()
                 case Close(stream):
                     return stream.handle.close()
+                case Mapping():
+                    return list(self._mapped(command))
         except httpx2.TransportError as error:
             raise unreachable(self._service, error) from error
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 from scoreline.client.decisions import Decision, Questions, State, bodies_of
 from scoreline.client.errors import ScorelineError, TimedOut
 from scoreline.client.exchange.bodies import check_is_list
-from scoreline.client.exchange.flow import Flow
+from scoreline.client.exchange.flow import Command, Flow
 from scoreline.client.exchange.sending import Service, idempotency
 from scoreline.client.job_objects import Job
 from scoreline.client.methods import checked
@@ -45,8 +45,11 @@ _OF_THE_WHOLE = {"timeout": None, "idempotency_key": None, "progress": None, "ba
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping(Generic[T, R]):
-    """What ``map`` or ``decide_many`` was asked to do. It is checked before the first pair or state is read."""
+class Mapping(Command[list[R]], Generic[T, R]):
+    """What ``map`` or ``decide_many`` was asked to do. It is checked before the first pair or state is read.
+
+    A flow that has it done gets all results at once.
+    """
 
     pairs: Iterable[T] | AsyncIterable[T]  # or states
     submit: Callable[[JobSets, T, str, dict[str, Any]], Awaitable[Job]]  # a job for one of them, by its key and options
@@ -116,7 +119,8 @@ def map(
     the service is overloaded or a quota is used up, this waits as long as the service asks for. A restart of the
     service does no harm.
 
-    pairs: for an :class:`AsyncClient`, they may come from an asynchronous iterable, too.
+    pairs: a query and its items, and behind these, if some pairs have other options than the rest, a mapping of their
+    own options. For an :class:`AsyncClient`, pairs may come from an asynchronous iterable, too.
     concurrency: jobs under way at a time. errors: ``"raise"``: a pair that fails ends the iteration; ``"yield"``:
     its error is yielded in the place of its result.
 
@@ -135,7 +139,9 @@ def map(
 
 
 async def _scored(sets: JobSets, pair: Pair, key: str, options: dict[str, Any]) -> Job:
-    query, items = pair
+    query, items, *own = pair
+    for more in own:
+        options = {**options, **more}
     return await sets.submit(query, items, idempotency_key=key, **options)
 
 

@@ -141,6 +141,26 @@ class MapOptions(ScoreJobOptions, ManyOptions, total=False):
     """Jobs of scores, one for each pair."""
 
 
+class SystemOptions(TypedDict, total=False):
+    """What :meth:`Client.evaluate` compares: a prompt and its labels. Its explanation has what they mean."""
+
+    query: str | None
+    labels: Sequence[str] | Column | Mapping[Any, str] | None
+    label_scoring: LabelScoring | None
+    label_normalization: LabelNormalization | None
+    temperature: float | None
+    query_template: str | None
+    item_template: str | None
+    template: str | None
+    instruction: str | None
+    baseline: Sequence[str] | None
+    model: str | None
+
+
+class EvaluateOptions(SystemOptions, ManyOptions, total=False):
+    """What all systems have that do not say otherwise, and how they are scored."""
+
+
 class DecisionOptions(TypedDict, total=False):
     """How questions are asked, and what is made of the answers.
 

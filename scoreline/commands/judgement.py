@@ -11,7 +11,7 @@ from typing import Annotated, Unpack
 import typer
 from rich.console import Console
 
-from scoreline.client import DEFAULT_URL
+from scoreline.client import DEFAULT_URL, Evaluation
 from scoreline.commands.labelled import LabelledOptions, LabelledWork, warn
 from scoreline.commands.options import USING, JsonOption, UrlOption, with_scoring_options
 from scoreline.exit_codes import CommandError, ExitCode
@@ -57,7 +57,6 @@ def evaluate_command(
     """
     work = LabelledWork(source, truth, given, ["numpy"], systems)
     from scoreline.judging import evaluation
-    from scoreline.judging.page import report_page
 
     with _as_command_errors(source):
         found = work.scored(url, ranking=ranking)
@@ -66,10 +65,9 @@ def evaluate_command(
         else:
             report = evaluation.evaluate(work.labelled, found, work.groups, work.texts())
     if json_file is not None:
-        content = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        _write(json_file, lambda path: path.write_text(content, encoding="utf-8"))
+        _write(json_file, lambda path: path.write_text(Evaluation(report).json(), encoding="utf-8"))
     if html is not None:
-        _write(html, lambda path: path.write_text(report_page(report), encoding="utf-8"))
+        _write(html, lambda path: path.write_text(Evaluation(report).html(), encoding="utf-8"))
     console = Console()
     console.print(f"{report['rows']:,} rows in {report['clusters']:,} independent groups.", highlight=False)
     for table in report_tables(report):

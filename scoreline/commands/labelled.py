@@ -13,7 +13,7 @@ from rich.console import Console
 from scoreline.commands.options import BaselineOption, LabelsOption, PermuteOption, PromptOptions
 from scoreline.commands.run import carry_out
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.judging.labelled import Labelled, read_labelled
+from scoreline.judging.labelled import LabelledFile, read_labelled
 from scoreline.judging.scored import Remedies, Scored, Scoring
 from scoreline.judging.systems import PROMPT_OPTIONS, System, in_one_order, read_systems
 from scoreline.runs.formats import Format, format_of
@@ -92,7 +92,7 @@ class LabelledWork:
         self._texts = texts if self._columns else self._systems[0].columns
         needed += texts.named if texts is not None else []
         source_format = format_of(source, given["input_format"], "--input-format")
-        self.labelled: Labelled = read_labelled(source, source_format, needed, truth)
+        self.labelled: LabelledFile = read_labelled(source, source_format, needed, truth)
         keeps = given["keep_duplicates"]
         self.groups = self.labelled.groups(self._texts, given["query_column"], keeps_duplicates=keeps)
 

@@ -1,11 +1,11 @@
-"""Read a labelled file: its rows, the true label of each, and which rows belong together."""
+"""Labelled rows, of a file or in memory: the true label of each, and which of them belong together."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,19 +24,35 @@ _AS_ANSWERS = {"true": YES, "1": YES, "false": NO, "0": NO}
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A labelled file in memory."""
+    """Labelled rows."""
 
     name: str
-    unit: str  # what the numbers of rows count: "line" or "row"
-    format: Format
+    unit: str  # what the numbers of rows count: "line" or "row" of a file, or "item"
     truth: str  # the column of the true labels
     rows: list[Row]
-    numbers: list[int]  # of the rows in the file
-    digest: str  # the SHA-256 of the file
+    numbers: list[int]
+    digest: str  # the SHA-256 of all that is said of them
+
+    @classmethod
+    def in_memory(cls, columns: Mapping[str, Sequence[Any]], truth: str) -> Labelled:
+        """Return rows that come from no file, whose numbers count from 0. Raises CommandError.
+
+        columns: the cells of each column, of which the first one says how many rows there are. truth: the column of
+        the true labels.
+        """
+        (first, cells), *others = columns.items()
+        for name, own in others:
+            if len(own) != len(cells):
+                raise CommandError(f"there are {len(cells):,} {first}, and {name} has {len(own):,} entries")
+        if not cells:
+            raise CommandError(f"there are no {first}")
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        digest = hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest()
+        return cls(f"the {first}", "item", truth, rows, list(range(len(rows))), digest)
 
     def where(self, place: int) -> str:
         """Return how a message names a row."""
-        return f"{self.name}, {self.unit} {self.numbers[place]}"
+        return f"{self.unit} {self.numbers[place]}"
 
     def places(self, labels: Sequence[str]) -> list[int]:
         """Return the place of the true label of each row among these labels. Raises CommandError."""
@@ -116,7 +132,18 @@ class Labelled:
         return CommandError(f"{self.where(place)}: {what}", ExitCode.REFUSED)
 
 
-def read_labelled(name: str, file_format: Format, needed: Sequence[tuple[str, str]], truth: str) -> Labelled:
+@dataclass(frozen=True, slots=True)
+class LabelledFile(Labelled):
+    """The labelled rows of a file, by whose name they are called."""
+
+    format: Format
+
+    def where(self, place: int) -> str:
+        """Return how a message names a row."""
+        return f"{self.name}, {self.unit} {self.numbers[place]}"
+
+
+def read_labelled(name: str, file_format: Format, needed: Sequence[tuple[str, str]], truth: str) -> LabelledFile:
     """Read a file.
 
     needed: the columns that must be there, each with the option that names it. truth: that of the true labels. Raises
@@ -141,7 +168,7 @@ def read_labelled(name: str, file_format: Format, needed: Sequence[tuple[str, st
         if not rows:
             raise CommandError(f"{name} has no rows", ExitCode.REFUSED)
         digest = hashlib.sha256(Path(name).read_bytes()).hexdigest()
-        return Labelled(name, source.unit, file_format, truth, rows, numbers, digest)
+        return LabelledFile(name, source.unit, truth, rows, numbers, digest, file_format)
     finally:
         source.close()
 

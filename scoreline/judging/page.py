@@ -45,10 +45,15 @@ _HEAD = """<!doctype html>
 def report_page(report: Mapping[str, Any]) -> str:
     """Return the page of a report."""
     title = f"What the scores of {report['file']} are worth"
-    parts = [_HEAD.format(title=escape(title), style=_STYLE), _summary(report), _metrics(report)]
-    parts += [_difference(pair) for pair in report["differences"]]
+    parts = [_HEAD.format(title=escape(title), style=_STYLE), report_summary(report)]
     parts += [_system(number, system, report) for number, system in enumerate(report["systems"])]
     return "\n".join([*parts, "</main>\n</body>\n</html>\n"])
+
+
+def report_summary(report: Mapping[str, Any]) -> str:
+    """Return the beginning of the page, which compares the systems, as a part of a page."""
+    parts = [_summary(report), _metrics(report), *(_difference(pair) for pair in report["differences"])]
+    return "\n".join(parts)
 
 
 def _summary(report: Mapping[str, Any]) -> str:
@@ -91,7 +96,7 @@ def _system(number: int, system: Mapping[str, Any], report: Mapping[str, Any]) -
         for one in system["reliability"]
     ]
     counts = [[label, *(f"{count:,}" for count in row)] for label, row in zip(labels, system["confusion"], strict=True)]
-    unit = "line" if system["worst"] and "line" in system["worst"][0] else "row"
+    unit = next(iter(system["worst"][0])) if system["worst"] else ""
     worst = [
         [str(one[unit]), one["truth"], one["answer"], f"{one['probability']:.{DIGITS}f}", one["text"] or "–"]
         for one in system["worst"]

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from scoreline.client import AsyncClient
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.judging.labelled import Labelled
+from scoreline.judging.labelled import LabelledFile
 from scoreline.judging.systems import System
 from scoreline.runs.beginning import run
 from scoreline.runs.formats import Format
@@ -69,7 +69,7 @@ class _Job:
 class Scoring:
     """The runs of one command, in a folder beside the file, which is removed once all is known."""
 
-    def __init__(self, labelled: Labelled, systems: Sequence[System], remedies: Remedies, concurrency: int) -> None:
+    def __init__(self, labelled: LabelledFile, systems: Sequence[System], remedies: Remedies, concurrency: int) -> None:
         self._labelled, self._systems = labelled, systems
         self._remedies, self._concurrency = remedies, max(1, concurrency // len(systems))
         self.folder = Path(labelled.name + ".scoring")

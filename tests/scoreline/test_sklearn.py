@@ -23,7 +23,8 @@ from judgement.applying import calibrated
 from judgement.calibration import calibrate
 from judgement.sample import JudgementError, Sample
 from scoreline import Client
-from scoreline.sklearn import ITEMS_OF_A_JOB, LabelClassifier
+from scoreline.runs.windows import MAX_ITEMS
+from scoreline.sklearn import LabelClassifier
 from tests.scoreline.running import ROOT, Up
 
 CLASSES = {"negative": "b", "positive": "a"}
@@ -65,8 +66,8 @@ def test_without_calibration_the_probabilities_are_those_of_the_service(
 
 
 def test_with_enough_texts_it_calibrates_as_the_command_does(classifier: LabelClassifier, client: Client) -> None:
-    items = texts(ITEMS_OF_A_JOB + 100)
-    shares = np.concatenate([scored(client, items[:ITEMS_OF_A_JOB]), scored(client, items[ITEMS_OF_A_JOB:])])
+    items = texts(MAX_ITEMS + 100)
+    shares = np.concatenate([scored(client, items[:MAX_ITEMS]), scored(client, items[MAX_ITEMS:])])
     truth = drawn(shares)
     classifier.fit(np.array(items), np.array(list(CLASSES))[truth])
     expected = calibrate(Sample.of(shares, truth))

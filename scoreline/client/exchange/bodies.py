@@ -224,7 +224,7 @@ def check_column(value: Any, name: str) -> None:
     if hasattr(value, "columns") or not any(hasattr(value, method) for method in ("tolist", "to_pylist", "to_list")):
         return
     cells = plain(value)
-    places = [place for place, cell in enumerate(cells) if _is_blank(cell)] if isinstance(cells, list) else []
+    places = [place for place, cell in enumerate(cells) if is_blank(cell)] if isinstance(cells, list) else []
     if places:
         others = ", ".join(f"{name}[{place}]" for place in places[1:MAX_NAMED])
         more = f", and so are {len(places) - 1:,} more, such as {others}" if others else ""
@@ -235,7 +235,8 @@ def check_column(value: Any, name: str) -> None:
         raise InvalidRequest("invalid_request", message, param=f"{name}[{places[0]}]")
 
 
-def _is_blank(cell: object) -> bool:
+def is_blank(cell: object) -> bool:
+    """Return whether a cell is missing, or a text with nothing but blanks."""
     if isinstance(cell, str):
         return not cell.strip()
     return cell is None or type(cell).__name__ in _MISSING or (isinstance(cell, float) and math.isnan(cell))

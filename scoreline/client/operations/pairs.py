@@ -8,12 +8,12 @@ import random
 from scoreline.client.decisions import Decision
 from scoreline.client.errors import Overloaded, QuotaExceeded, RateLimited, ScorelineError, Unavailable
 from scoreline.client.exchange.sending import LONGEST_PAUSE_SECONDS
-from scoreline.client.options import Items, Query
+from scoreline.client.options import Items, Query, ScoreJobOptions
 from scoreline.client.progress import MapProgress
 from scoreline.client.results import ScoreResult
 
-Pair = tuple[Query, Items]
-"""A query and the items that follow it."""
+Pair = tuple[Query, Items] | tuple[Query, Items, ScoreJobOptions]
+"""A query and the items that follow it, and options of its own, if it has some."""
 
 BUSY = (Overloaded, QuotaExceeded, RateLimited, Unavailable)
 """The errors that are no errors here, but say that the client is to wait."""

@@ -10,11 +10,13 @@ from scoreline.client.exchange.bodies import Body, JsonBody, PackedLines
 from scoreline.client.exchange.flow import Flow, Request
 from scoreline.client.exchange.sending import Service, idempotency, send
 from scoreline.client.job_objects import DryRun, Job
+from scoreline.client.methods import checked
 from scoreline.client.operations.scoring import check_items, fields_of, remembered
 from scoreline.client.options import Items, Priority, Query, ScoreJobOptions, ScoreOptions, StreamedItems
 from scoreline.client.tables import Asked
 
 
+@checked
 def submit(
     service: Service,
     query: Query,

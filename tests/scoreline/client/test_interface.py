@@ -86,7 +86,7 @@ def test_the_options_of_map_are_those_of_submit() -> None:
     "name",
     [
         *("score", "submit", "upload", "dry_run", "map", "likelihood", "submit_likelihood", "upload_likelihood"),
-        *("decide", "submit_decision", "decide_many"),
+        *("decide", "submit_decision", "decide_many", "evaluate"),
     ],
 )
 def test_the_help_of_a_method_shows_each_option_with_its_type_its_default_and_what_it_means(name: str) -> None:

@@ -93,6 +93,15 @@ def test_a_mistake_in_the_options_is_found_before_a_pair_is_read(client: Client)
         client.map(unread(), label_token_ids=LABELS, concurrency=0)
 
 
+def test_a_pair_may_have_options_of_its_own(client: Client) -> None:
+    pairs: list[Any] = [("a", ["b"]), ("a", ["b"], {"label_token_ids": [3, 4, 5], "apply_softmax": True})]
+    plain, own = client.map(pairs, label_token_ids=LABELS)
+    assert plain.scores == client.score("a", ["b"], label_token_ids=LABELS).scores
+    assert own.scores == client.score("a", ["b"], label_token_ids=[3, 4, 5], apply_softmax=True).scores
+    with pytest.raises(TypeError, match="softmax"):
+        list(client.map([("a", ["b"], {"softmax": True})], label_token_ids=LABELS))  # type: ignore[typeddict-unknown-key]
+
+
 def test_the_same_map_with_a_key_scores_nothing_again(client: Client) -> None:
     options: dict[str, Any] = {"label_token_ids": LABELS, "idempotency_key": "the-map"}
     first = list(client.map(numbered(5), **options))
