@@ -21,6 +21,7 @@ from api.budget import Budget, PlaceForEachRequest
 from api.callers.authentication import Authenticator, is_keyless, require_keys
 from api.callers.callers import Callers
 from api.callers.rate_limiting import RateLimits
+from api.drift import DriftCollector, ScoreCounts
 from api.events.streams import Streams
 from api.metrics import Metrics
 from api.middleware.direct_routes import DirectRoutes
@@ -154,9 +155,11 @@ def create_app(
     doorbell, listener = open_api_bell(bell, parent_serves=siblings is not None)
     watch = Watch(database)
     ended = EndedJobs()
+    score_counts = ScoreCounts(database, reading.artefacts)
     budget = Budget(limits)
     named_tenants = 0 if telemetry is None else telemetry.metric_tenants
     process_metrics = Metrics(database, watch, store.worker_fresh_seconds, ended, budget, siblings, named_tenants)
+    process_metrics.show(DriftCollector(score_counts))
     if isinstance(doorbell, RedisBell):
         doorbell.on_lost = process_metrics.counter_of_lost_rings()
 
@@ -178,7 +181,7 @@ def create_app(
             ),
             acceptance=acceptance,
             waiters=Waiters(ended, streams.jobs.look_at),
-            results=Results(in_threads, process_metrics),
+            results=Results(in_threads, process_metrics, score_counts),
             streams=streams,
             metrics=process_metrics,
             probes=Probes.make(in_threads, acceptance, card, process_metrics, siblings),

@@ -12,6 +12,7 @@ import structlog
 from api.batches.sweeping import keep_sweeping
 from api.batches.work import BatchWork
 from api.callers.authentication import Authenticator
+from api.drift import ADD_SECONDS
 from api.server.heap import keep_giving_back
 from api.service import Service
 from api.store import Store
@@ -56,6 +57,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
             "working on batches": BatchWork(service).run,
             "sweeping files": lambda: keep_sweeping(service.store),
             "noting the use of keys": lambda: _record_key_use(service.callers.authenticator),
+            "adding counts of scores": lambda: _add_counts(service),
             "looking at the database": lambda: _look_at_database(service.store),
             "giving memory back": keep_giving_back,
         }.items()
@@ -64,6 +66,8 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
         yield
     finally:
         await _end(tasks)
+        with suppress(StorageUnavailable):
+            await service.threads.sql(service.results.counts.add)
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
@@ -102,6 +106,13 @@ async def _record_key_use(authenticator: Authenticator) -> None:
     while True:
         await asyncio.sleep(LAST_USED_RESOLUTION_SECONDS * random.uniform(0.75, 1.0))
         await authenticator.record_use()
+
+
+async def _add_counts(service: Service) -> None:
+    while True:
+        await asyncio.sleep(ADD_SECONDS * random.uniform(0.75, 1.25))
+        with suppress(StorageUnavailable):
+            await service.threads.sql(service.results.counts.add)
 
 
 async def _sweep(service: Service, watch: Watch) -> None:

@@ -119,6 +119,10 @@ class Metrics:
         """Return the function that counts a ring or a notice that an outage of Redis took."""
         return self._counter("scoreline_rings_lost", "Rings and notices lost to an outage of Redis.").inc
 
+    def show(self, collector: Collector) -> None:
+        """Show what a collector has, too."""
+        self._shown.register(collector)
+
     def read_awaited_jobs_from(self, awaited: Callable[[], int]) -> None:
         """Set the function that returns the number of jobs that requests of this process wait for."""
         self._awaited_jobs = awaited

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from api.drift import ScoreCounts
 from api.metrics import Metrics
 from api.provenances import KnownProvenances, Shown
 from api.rounds import Rounds
@@ -20,8 +21,9 @@ MAX_VALUES = 2**20
 class Results:
     """The results of jobs, as a process reads them. Create it inside the event loop that uses it."""
 
-    def __init__(self, store: Store, metrics: Metrics) -> None:
+    def __init__(self, store: Store, metrics: Metrics, counts: ScoreCounts) -> None:
         self.provenances = KnownProvenances(store.database)
+        self.counts = counts
         self._store = store
         self._metrics = metrics
         self._rounds = Rounds(lambda job_ids: store.threads.sql(results_of, store.database, job_ids), MAX_VALUES)
@@ -34,6 +36,7 @@ class Results:
         found = await self._rounds.answer(job_id, values)
         if found is None or found[0].tenant != tenant:
             raise job_not_found()
+        self.counts.count_page(found[1])
         return found
 
     def read(self, job: JobRecord, max_items: int | None = None) -> JobResult:
@@ -41,7 +44,9 @@ class Results:
         self._metrics.count_ended(job.id, job.status)
         if job.status is not JobStatus.SUCCEEDED or (max_items is not None and job.total_items > max_items):
             return job, None
-        return job, scores_of(self._store.database, job, 0, job.total_items)
+        page = scores_of(self._store.database, job, 0, job.total_items)
+        self.counts.count_page(page)
+        return job, page
 
     def read_provenance(self, job: JobRecord, page: ScorePage | None) -> Shown | None:
         """Return what computed the scores of a job that has ended; None before that. Blocks on SQL.

@@ -96,9 +96,13 @@ class Sample:
 
     def one_row_of_each_cluster(self, seed: int = 0) -> Sample:
         """Return a row of each cluster, drawn at random with a fixed seed, so that all rows are independent."""
+        return self.of_rows(self.independent_rows(seed))
+
+    def independent_rows(self, seed: int = 0) -> Places:
+        """Return the places of these rows, [C]."""
         order = np.random.default_rng(seed).permutation(self.rows)
         _, first = np.unique(self.clusters[order], return_index=True)
-        return self.of_rows(np.sort(order[first]))
+        return np.sort(order[first])
 
 
 def check_labels(sample: Sample) -> None:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from api.answers.decisions.shown_answers import IS_DECISION, show_decision
 from api.answers.items.baseline import whole_columns
 from api.answers.items.column import Column
-from api.answers.items.columns import Computed, columns_of
+from api.answers.items.columns import Computed, columns_of, computed_of
 from api.answers.items.judged import artefact_ids
 from api.answers.receipts import asked_at, sign
 from api.answers.schemas import (
@@ -135,7 +135,7 @@ class ScoredJob:
     def read(cls, page: ScorePage) -> ScoredJob:
         """Return a job that was read with all of its scores."""
         job = page.job
-        return cls(job.id, job, job.finished_at or job.created_at, job.cached_tokens, _computed(page))
+        return cls(job.id, job, job.finished_at or job.created_at, job.cached_tokens, computed_of(page))
 
     @classmethod
     def noticed(cls, submission: Submission, job_id: str, result: CallResult) -> ScoredJob:
@@ -300,19 +300,13 @@ def _kind_of_labels(options: ScoreOptions) -> str:
 
 def _lines(page: ScorePage) -> Iterator[list[dict[str, Any]]]:
     """Yield one object per item, a slice of the items at a time: its index, and the values that were requested."""
-    columns = columns_of(_computed(page))
+    columns = columns_of(computed_of(page))
     for part in _slices(len(page.indices), sum(column.most_values for column in columns.values())):
         rows = {name: column.part(part) for name, column in columns.items()}
         yield [
             {"index": index, **{name: values[n] for name, values in rows.items()}}
             for n, index in enumerate(page.indices[part].tolist())
         ]
-
-
-def _computed(page: ScorePage) -> Computed:
-    of_job = page.job.item_labels
-    item_labels = None if of_job is None else of_job.of(page.indices)
-    return Computed(page.job, page.scores, item_labels, page.continuations, page.targets)
 
 
 def _encode_column(column: Column) -> bytes:

@@ -218,6 +218,8 @@ class BatchWork:
         )
         written = await self._service.threads.text_of(batch.tenant, encode_lines, batch, lines, needed)
         if await self._of(batch, write_lines, batch, lines[-1].number + 1, written):
+            for line in lines:
+                self._service.results.counts.count_page(None if line.result is None else line.result[1])
             self._service.metrics.count_lines(completed=written.completed, failed=written.failed)
         return may_be_more
 

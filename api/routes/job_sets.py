@@ -206,6 +206,7 @@ def _read(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, Fo
     found: dict[str, Found] = {}
     for job_id, before in jobs.items():
         job, page = results.get(job_id, (before, None))
+        service.results.counts.count_page(page)
         found[job_id] = job, page, service.results.read_provenance(job, page)
     return found
 

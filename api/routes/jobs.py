@@ -256,6 +256,7 @@ async def scores(
     job_id = checked_job_id(job_id)
     if place_of(request).kind is not Kind.STREAM:
         page = await service.store.of(principal.tenant, read_scores, job_id, offset, limit)
+        service.results.counts.count_page(page)
         place_of(request).reserve_answer(expected_bytes(page.job, len(page.indices), page.number_of_targets))
         return json_response(await service.threads.text_of(principal.tenant, encode_page, page))
     first = await service.store.of(principal.tenant, _read_succeeded, job_id, offset)
@@ -338,6 +339,7 @@ async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) ->
     """
     try:
         while True:
+            service.results.counts.count_page(page)
             yield await service.threads.text_of(tenant, encode_lines, page)
             if page.next_offset is None:
                 return

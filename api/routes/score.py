@@ -138,6 +138,7 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
         if isinstance(ended, CallResult):
             service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
             scored = ScoredJob.noticed(submission, accepted.job_id, ended)
+            service.results.counts.count(scored.computed, scored.id, scored.finished_at)
             scored = await _with_provenance(service, call, scored, (ended.provenance,))
             place.reserve_answer(expected)
             return json_response(

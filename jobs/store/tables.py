@@ -294,6 +294,16 @@ workers = Table(
     Column("estimate_ratio", Float(53)),  # measured over estimated seconds; null before enough was measured
 )
 
+score_counts = Table(  # see jobs.score_counts
+    "score_counts",
+    metadata,
+    Column("artefact", String(64), primary_key=True),  # the id of a calibration or threshold
+    Column("hour", Integer, primary_key=True, autoincrement=False),  # since 1970
+    Column("distribution", String(16), primary_key=True),
+    Column("cell", SmallInteger, primary_key=True, autoincrement=False),
+    Column("rows", BigInteger, nullable=False),
+)
+
 tenants = Table(
     "tenants",
     metadata,

@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from judgement.applying import apply, in_set
 from judgement.artefacts import Artefact, Kind
 from judgement.calibration import calibrate
+from judgement.drift import Reference
 from judgement.metrics import metrics_of
 from judgement.sample import Sample
 from judgement.statistics import value_of
@@ -37,9 +40,10 @@ def fit_threshold(
     name: str, labelled: Labelled, system: Scored, sample: Sample, max_error: float, calibration: Artefact | None
 ) -> Artefact:
     """Return the lowest threshold with at most this error. Raises CommandError and JudgementError."""
+    judged = sample
     if calibration is not None:
-        sample = sample.with_probabilities(apply(calibration, sample.probabilities))
-    independent = sample.one_row_of_each_cluster()
+        judged = sample.with_probabilities(apply(calibration, sample.probabilities))
+    independent = judged.one_row_of_each_cluster()
     found = certify(independent, max_error)
     if found is None:
         right = float(independent.correct.mean())
@@ -120,9 +124,17 @@ def _artefact(
         counts={label: counts[label] for label in system.labels},
         method=method,
         parameters=parameters,
-        figures=figures,
+        figures={**figures, "reference": _reference(system, sample)},
         calibration=calibration,
     )
+
+
+def _reference(system: Scored, sample: Sample) -> dict[str, Any]:
+    """Return how the scores are distributed as the model gives them, by which a service sees that they have changed."""
+    rows = sample.independent_rows()
+    scored = [mass for mass, shares in zip(system.masses or (), system.shares, strict=False) if shares is not None]
+    masses = None if not scored or None in scored else np.array(scored, np.float64)[rows]
+    return Reference.of(sample.probabilities[rows], masses).written()
 
 
 def _metrics(sample: Sample) -> dict[str, float]:

@@ -20,7 +20,7 @@ from scoreline.judging.labelled import LabelledFile
 from scoreline.judging.systems import System
 from scoreline.runs.beginning import run
 from scoreline.runs.formats import Format
-from scoreline.runs.plan import RELEVANCE, Empty, Plan, Remedy, new_columns
+from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Empty, Plan, Remedy, new_columns
 from scoreline.runs.run import first_of
 from scoreline.runs.windows import WindowSize
 
@@ -49,6 +49,7 @@ class Scored:
     relevance: list[float | None] | None = None  # what the template makes of them; None: it makes nothing
     model: Mapping[str, Any] | None = None  # its fingerprints
     prompt: Mapping[str, Any] | None = None  # None: the scores were in the file
+    masses: list[float | None] | None = None  # the label mass of each row; None: it is not known
     flips: list[float | None] | None = None  # of the orders of options, the share with another answer; None: one order
 
 
@@ -135,17 +136,17 @@ class Scoring:
         shares: list[list[float] | None]
         flips: list[float | None] | None = None
         if job.system.questions:
-            answers = [row[names[0]] for row in rows]
-            flips = [row[names[1]] for row in rows]
+            answers, flips, masses = ([row[name] for row in rows] for name in names)
             shares = [None if one is None else [one[name] for name in job.system.asked_options] for one in answers]
         else:
             cells = [[row[name] for name in names[: len(called)]] for row in rows]
             shares = [None if None in row else row for row in cells]
+            masses = [row.get(PREFIX + LABEL_MASS) for row in rows]
         if len(called) < 2:
             raise CommandError(f"{job.system.name} has one label only: give another --label", ExitCode.USAGE)
         relevance = [row[PREFIX + RELEVANCE] for row in rows] if job.plan.has_relevance else None
         model = json.loads(job.done.read_text(encoding="utf-8"))
-        return Scored(job.system.name, called, shares, relevance, model, job.system.prompt, flips)
+        return Scored(job.system.name, called, shares, relevance, model, job.system.prompt, masses, flips)
 
 
 async def _run(job: _Job, client: AsyncClient, console: Console) -> None:

@@ -15,7 +15,7 @@ from scoreline.runs.formats import Row
 from scoreline.runs.prompts import EmptyTextError, Filling, Text
 
 _CONFIDENCE = "_confidence"
-_PROBABILITIES, _FLIPS = "_probabilities", "_flips"
+_PROBABILITIES, _FLIPS, _MASS = "_probabilities", "_flips", "_label_mass"
 YES, NO = "yes", "no"
 """The answers to a question of yes or no."""
 
@@ -112,11 +112,11 @@ def probabilities_of(answer: Answer) -> dict[str, float]:
 def answer_columns(questions: Mapping[str, Any], *, with_probabilities: bool = False) -> list[str]:
     """Return the columns of the answers: that of yes or no has the probability, so it needs no confidence.
 
-    with_probabilities: each answer has two columns instead, with the probabilities of all its options, and with the
-    share of the orders of options whose answer is another one, if it was asked in several.
+    with_probabilities: each answer has three columns instead, with the probabilities of all its options, with the share
+    of the orders of options whose answer is another one, if it was asked in several, and with the label mass.
     """
     if with_probabilities:
-        return [name + ending for name in questions for ending in (_PROBABILITIES, _FLIPS)]
+        return [name + ending for name in questions for ending in (_PROBABILITIES, _FLIPS, _MASS)]
     return [
         name + ending
         for name, question in questions.items()
@@ -128,7 +128,7 @@ def answer_cells(questions: Mapping[str, Any], decision: Decision, *, with_proba
     """Return the cells of a row for the columns of the answers."""
     if with_probabilities:
         answers = [decision.answers[name] for name in questions]
-        return [cell for answer in answers for cell in (probabilities_of(answer), answer.flips)]
+        return [cell for answer in answers for cell in (probabilities_of(answer), answer.flips, answer.label_mass)]
     found = [(decision.answers[name], question["type"]) for name, question in questions.items()]
     return [
         cell

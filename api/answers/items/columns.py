@@ -11,7 +11,7 @@ from scipy.special import log_expit
 from api.answers.items.column import Column
 from api.answers.items.judged import judged_columns
 from checkpoints.classification import Activation
-from jobs.store.records import JobRecord, Submission
+from jobs.store.records import JobRecord, ScorePage, Submission
 from scoring.conversion import check_possible, label_mass, to_scores, warnings_of_scores
 from scoring.labels.item_labels import ItemLabels
 from scoring.layout import Continuations, LabelScores, TargetScores
@@ -55,6 +55,13 @@ class Computed:
         if baseline := self.job.options.baseline:
             mass, logits = None if mass is None else mass[:-baseline], logits[:-baseline]
         return warnings_of_scores(mass, logits, None if own is None else own.counts, items=items)
+
+
+def computed_of(page: ScorePage) -> Computed:
+    """Return what was computed of the items of a page."""
+    of_job = page.job.item_labels
+    item_labels = None if of_job is None else of_job.of(page.indices)
+    return Computed(page.job, page.scores, item_labels, page.continuations, page.targets)
 
 
 def columns_of(computed: Computed) -> dict[str, Column]:

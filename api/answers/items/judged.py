@@ -9,6 +9,7 @@ import numpy as np
 
 from api.answers.items.column import Column
 from judgement.applying import Rule, read_rules, without_prior
+from judgement.sample import Floats
 from scoring.conversion import to_scores
 from scoring.decisions.answers import Answer
 from scoring.decisions.prompts import text_of
@@ -25,10 +26,7 @@ def judged_columns(options: ScoreOptions, scores: LabelScores) -> dict[str, Colu
     rule = read_rules(options.artefact).get("")
     if rule is None:
         return {}
-    found = to_scores(scores, True, rule.temperature, options.activation)
-    if options.baseline:
-        found = without_prior(found[: -options.baseline], found[-options.baseline :])
-    shares = rule.calibrated(found)
+    shares = rule.calibrated(shares_of_items(rule, options, scores))
     columns = {} if rule.calibration is None else {"calibrated": Column(shares)}
     if rule.threshold is None:
         return columns
@@ -39,6 +37,18 @@ def judged_columns(options: ScoreOptions, scores: LabelScores) -> dict[str, Colu
         labels = [label for one in decided.sets for label in one]
         columns["label_set"] = Column(np.array(labels, np.object_), ends=ends)
     return columns
+
+
+def shares_of_items(rule: Rule, options: ScoreOptions, scores: LabelScores) -> Floats:
+    """Return what an artefact is applied to: the probabilities of the labels of each item, without the baseline's."""
+    found = to_scores(scores, True, rule.temperature, options.activation)
+    return without_prior(found[: -options.baseline], found[-options.baseline :]) if options.baseline else found
+
+
+def shares_of_answer(answer: Answer) -> list[float]:
+    """Return the same of an answer to a question: the probability of each option."""
+    # A prompt may ask for no before yes; an artefact has yes first.
+    return [answer.yes, 1 - answer.yes] if answer.kind is Kind.NOUL else list(answer.probabilities)
 
 
 def artefact_ids(options: ScoreOptions) -> dict[str, Any]:
@@ -55,10 +65,8 @@ def judged_answers(options: ScoreOptions, answers: Sequence[Answer]) -> dict[str
 
 
 def _judged(rule: Rule, answer: Answer) -> dict[str, Any]:
-    # A prompt may ask for no before yes; an artefact has yes first.
-    is_noul = answer.kind is Kind.NOUL
-    shares = rule.calibrated([[answer.yes, 1 - answer.yes] if is_noul else answer.probabilities])
-    names = ["true", "false"] if is_noul else [text_of(option) for option in answer.options]
+    shares = rule.calibrated([shares_of_answer(answer)])
+    names = ["true", "false"] if answer.kind is Kind.NOUL else [text_of(option) for option in answer.options]
     shown: dict[str, Any] = {} if rule.calibration is None else {"calibrated": dict(zip(names, shares[0], strict=True))}
     if rule.threshold is not None:
         decided = rule.decided(shares)

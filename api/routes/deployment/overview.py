@@ -54,5 +54,9 @@ def _look(service: Service, tenant: str) -> dict[str, Any]:
             "oldest_seconds": round(own.oldest_seconds, 3),
             "estimated_seconds": None if estimated is None else round(estimated, 3),
         },
-        "warnings": [*compatibility.warnings, *(compatibility.differences if compatibility.mismatched else ())],
+        "warnings": [
+            *compatibility.warnings,
+            *(compatibility.differences if compatibility.mismatched else ()),
+            *(warning for drift in service.results.counts.look() for warning in drift.warnings),
+        ],
     }
