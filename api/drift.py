@@ -58,8 +58,8 @@ class Drift:
         """What an operator should know, in words."""
         return [
             f"the scores that {self.name!r} is applied to are no longer like those that it was made from: the "
-            f"stability index of {one.distribution} is {one.index:.2f}, above {one.limit:.2f}, in {one.rows:,} rows of the "
-            f"last {HOURS} hours; label new rows, and evaluate them"
+            f"stability index of {one.distribution} is {one.index:.2f}, above {one.limit:.2f}, in {one.rows:,} rows "
+            f"of the last {HOURS} hours; label new rows, and evaluate them"
             for one in self.shifts
             if one.is_alarm
         ]

@@ -49,12 +49,13 @@ class Reference:
     counts: Mapping[str, Sequence[int]]  # of each distribution: the rows in each bin, or with each label
 
     @classmethod
-    def of(cls, probabilities: Floats, label_mass: Floats | None) -> Reference:
+    def of(cls, probabilities: Floats, label_mass: npt.ArrayLike | None) -> Reference:
         """Return that of N independent rows. probabilities: [N, K]. label_mass: [N]; None: it is not known."""
-        values = {SCORE: probabilities.max(axis=1)} | ({} if label_mass is None else {MASS: label_mass})
+        mass = None if label_mass is None else np.asarray(label_mass, np.float64)
+        values = {SCORE: probabilities.max(axis=1)} | ({} if mass is None else {MASS: mass})
         inner = np.arange(1, BINS) / BINS
         edges = {name: np.unique(np.quantile(one, inner)).tolist() for name, one in values.items()}
-        counts = cls(edges, {LABEL: [0] * probabilities.shape[1]}).count(probabilities, label_mass)
+        counts = cls(edges, {LABEL: [0] * probabilities.shape[1]}).count(probabilities, mass)
         return cls(edges, {name: of_one.tolist() for name, of_one in counts.items()})
 
     @classmethod

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from judgement.applying import apply, in_set
 from judgement.artefacts import Artefact, Kind
 from judgement.calibration import calibrate
@@ -133,8 +131,9 @@ def _reference(system: Scored, sample: Sample) -> dict[str, Any]:
     """Return how the scores are distributed as the model gives them, by which a service sees that they have changed."""
     rows = sample.independent_rows()
     scored = [mass for mass, shares in zip(system.masses or (), system.shares, strict=False) if shares is not None]
-    masses = None if not scored or None in scored else np.array(scored, np.float64)[rows]
-    return Reference.of(sample.probabilities[rows], masses).written()
+    masses = [scored[row] for row in rows.tolist()] if scored else [None]
+    known = [mass for mass in masses if mass is not None]
+    return Reference.of(sample.probabilities[rows], known if len(known) == len(masses) else None).written()
 
 
 def _metrics(sample: Sample) -> dict[str, float]:

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from api.budget import Budget
+from api.drift import ScoreCounts
 from api.metrics import Metrics
 from api.results import Results
 from api.rounds import Rounds, SharedCall
@@ -122,7 +123,7 @@ def test_a_job_that_is_missing_or_of_another_tenant_is_not_found(store: Database
 
     async def read(tenant: str, asked: str) -> None:
         with pytest.raises(RequestError) as error:
-            await Results(Store(store, Threads()), metrics).shared(tenant, asked, 2)
+            await Results(Store(store, Threads()), metrics, ScoreCounts(store, None)).shared(tenant, asked, 2)
         assert error.value.code is ErrorCode.JOB_NOT_FOUND
 
     asyncio.run(read("default", job_id))
