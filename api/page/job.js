@@ -4,12 +4,14 @@ import { html, nothing } from "./lit-html.js";
 import { count, duration, facts, failure, hasEnded, plural, progress, state, time, warnings } from "./format.js";
 import { heatMap } from "./heat.js";
 import { call, follow } from "./interface.js";
+import { worth } from "./worth.js";
 
 const AT_ONCE = 20_000; // items whose scores are loaded before the user is asked for more
 
 export function job({ redraw, signal }, id) {
   const path = `/v1/jobs/${encodeURIComponent(id)}`;
   const map = heatMap({ redraw, signal }, path);
+  const judgement = worth({ redraw }, map);
   let found = null;
   let error = null;
   let place = null; // the id of the last event with scores
@@ -95,6 +97,7 @@ export function job({ redraw, signal }, id) {
           ...Object.entries(found.metadata ?? {}),
         ])}
       </details>
+      ${map.size ? judgement.draw(total) : nothing}
       <h2>Scores</h2>
       ${map.size ? map.draw() : html`<p class="dim">${hasEnded(found.status) ? "No item was scored." : "No item is scored yet."}</p>`}
       ${map.size >= wanted && map.size < total

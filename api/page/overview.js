@@ -1,7 +1,7 @@
 // The model, the workers and what waits, at a glance; and the latest jobs.
 
 import { html, nothing, svg } from "./lit-html.js";
-import { compact, count, duration, facts, failure, plural, time, warnings } from "./format.js";
+import { compact, count, duration, facts, failure, plural, tile, time, warnings } from "./format.js";
 import { call, repeat } from "./interface.js";
 import { jobTable, liveJobs } from "./jobs.js";
 
@@ -66,9 +66,6 @@ function numbers(found) {
       ${workers.length ? workerTable(workers) : nothing}
     </section>`;
 }
-
-const tile = (name, value, unit, picture = nothing) =>
-  html`<div class="tile"><p class="name">${name}</p><p class="big">${value}</p><p class="dim">${unit}</p>${picture}</div>`;
 
 /** The last minutes as a line. Who can't see it has the number beside it. */
 function line(name, of) {
