@@ -72,6 +72,9 @@ export const facts = (pairs) =>
 export const tile = (name, value, unit, picture = nothing) =>
   html`<div class="tile"><p class="name">${name}</p><p class="big">${value}</p><p class="dim">${unit}</p>${picture}</div>`;
 
+/** A share from 0 to 1 as a bar, beside which the number stands. */
+export const bar = (share) => html`<span class="share"><span class="bar" .style=${`width: ${share * 100}%`}></span></span>`;
+
 /** Text whose white space is seen: a space at the beginning of a label makes another token of it. */
 export const visible = (text) => text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "→") || "∅";
 
