@@ -131,7 +131,7 @@ export function prompt({ redraw, signal }) {
           </thead>
           <tbody>${items.map((item, n) => html`<tr><th scope="row"><span class="text">${visible(item)}</span></th>
             ${labels.map((_, label) => cells(answers.map((answer) => answer.scores[n][label])))}
-            ${answers.map((answer) => html`<td>${mass(answer.label_mass?.[n])}</td>`)}</tr>`)}</tbody>
+            ${answers.map((answer) => html`<td>${mass(answer.label_mass?.[n], isPair)}</td>`)}</tr>`)}</tbody>
         </table>
       </div>`;
   }
@@ -142,11 +142,11 @@ export function prompt({ redraw, signal }) {
 
   const difference = (first, second) => (first === null || second === null ? "–" : (second > first ? "+" : "") + score(second - first));
 
-  const mass = (share) =>
+  const mass = (share, isShort) =>
     share === undefined
       ? "–"
       : html`<span class="progress"><meter min="0" max="1" low=${DOUBT} optimum="1" .value=${share} aria-label="label mass"></meter><span class="number">${score(share)}</span></span>
-          ${share < DOUBT ? html`<strong class="wrong">tiny: the prompt is probably wrong</strong>` : nothing}`;
+          ${share < DOUBT ? html`<strong class="wrong">${isShort ? "tiny" : "tiny: the prompt is probably wrong"}</strong>` : nothing}`;
 
   const tokens = ({ sequences, shared }, n, all) => html`<h2>${all.length > 1 ? `Tokens of the ${NAMES[n]} prompt` : "Tokens"}</h2>
     ${n ? nothing : html`<p class="dim"><span class="chip shared">shared</span> tokens are those of the query, which are computed once; the others are the item's own.</p>`}
