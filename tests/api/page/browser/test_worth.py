@@ -195,12 +195,12 @@ def test_what_can_not_be_judged_is_said_in_plain_words(shown: Tab, served: Serve
 def test_jobs_without_labels_to_choose_among_are_not_judged(
     shown: Tab, served: Served, model: TinyModel, kind: str
 ) -> None:
-    fields: dict[str, Any] = {
+    fields: dict[str, dict[str, Any]] = {
         "likelihood": {"kind": "likelihood"},
         "labels of each item": {"label_token_ids": [[70], [71, 72]]},
         "one label": {"label_token_ids": [70]},
-    }[kind]
-    job = served[0].submit(query="a", items=[" b", " c"], **fields)
+    }
+    job = served[0].submit(query="a", items=[" b", " c"], **fields[kind])
     with shown.page.expect_response(re.compile("/items")):
         page = shown.open(f"jobs/{job['id']}")
     page.get_by_text("Rows 1 to 2 of 2").wait_for()
