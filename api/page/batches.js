@@ -2,7 +2,7 @@
 
 import { html, nothing } from "./lit-html.js";
 import { batchLink, count, facts, failure, hasEnded, progress, state, time, warnings } from "./format.js";
-import { call, follow, repeat, request } from "./interface.js";
+import { call, follow, keeper, repeat, request } from "./interface.js";
 import { jobTable } from "./jobs.js";
 
 const SECONDS = 4;
@@ -13,16 +13,12 @@ const written = ({ request_counts: { total, completed, failed } }) => progress(c
 
 export function batches({ redraw, signal }) {
   let found = null;
-  let error = null;
+  const failed = keeper(redraw);
   let trail = [];
   const look = async () => {
     const after = trail.length ? `&after=${encodeURIComponent(trail.at(-1))}` : "";
     found = await call(`/v1/batches?limit=${PAGE}${after}`, { signal });
     redraw();
-  };
-  const failed = (news) => {
-    if (news !== error) redraw();
-    error = news;
   };
   repeat(SECONDS, look, failed, signal);
   const turn = (newTrail) => ((trail = newTrail), look().catch(failed));
@@ -32,12 +28,12 @@ export function batches({ redraw, signal }) {
     <td class="number">${count(one.request_counts.failed)}</td><td>${one.endpoint}</td><td>${time(one.created_at)}</td></tr>`;
   const draw = () => html`
     <h1 tabindex="-1">Batches</h1>
-    ${failure(error)}
+    ${failure(failed.error)}
     ${found?.data.length
       ? html`<div class="wide" tabindex="0" role="region" aria-label="Batches, newest first"><table>
           <thead><tr><th scope="col">Batch</th><th scope="col">Status</th><th scope="col">Lines</th><th scope="col" class="number">In the error file</th><th scope="col">Endpoint</th><th scope="col">Created</th></tr></thead>
           <tbody>${found.data.map(row)}</tbody></table></div>`
-      : html`<p class="dim">${found ? "There are none. A batch is a file of requests, sent to /v1/files and /v1/batches." : error ? nothing : "Loading …"}</p>`}
+      : html`<p class="dim">${found ? "There are none. A batch is a file of requests, sent to /v1/files and /v1/batches." : failed.error ? nothing : "Loading …"}</p>`}
     <nav class="row pager" aria-label="Pages of batches">
       <button type="button" ?disabled=${!trail.length} @click=${() => turn([])}>Newest</button>
       <button type="button" ?disabled=${!found?.has_more} @click=${() => turn([...trail, found.data.at(-1).id])}>Older</button>
@@ -48,12 +44,8 @@ export function batches({ redraw, signal }) {
 export function batch({ redraw, signal }, id) {
   const path = `/v1/batches/${encodeURIComponent(id)}`;
   let found = null;
-  let error = null;
+  const failed = keeper(redraw);
   let lines = null;
-  const failed = (news) => {
-    if (news !== error) redraw();
-    error = news;
-  };
   const change = (news) => {
     found = { ...found, ...news };
     if (hasEnded(found.status)) readJobs();
@@ -96,7 +88,7 @@ export function batch({ redraw, signal }, id) {
   const draw = () => html`
     <p><a href="#/batches">All batches</a></p>
     <h1 tabindex="-1">Batch <span class="id">${id}</span></h1>
-    ${failure(error)}
+    ${failure(failed.error)}
     ${found
       ? html`
           <p class="row" aria-live="polite">${state(found.status)} ${written(found)}
@@ -110,6 +102,6 @@ export function batch({ redraw, signal }, id) {
             ...Object.entries(found.metadata ?? {}),
           ])}
           ${lines?.data.length ? html`<h2>First jobs of its lines</h2>${jobTable(lines.data, "Jobs of the batch")}` : nothing}`
-      : error ? nothing : html`<p class="dim">Loading …</p>`}`;
+      : failed.error ? nothing : html`<p class="dim">Loading …</p>`}`;
   return { title: `Batch ${id}`, draw };
 }

@@ -1,8 +1,8 @@
 // Ask questions about a state: the probability of each option, and how sure the answer is.
 
 import { html, nothing } from "./lit-html.js";
-import { count, failure, score, warnings } from "./format.js";
-import { call } from "./interface.js";
+import { bar, count, failure, score, warnings } from "./format.js";
+import { call, sender } from "./interface.js";
 
 const KINDS = [["choice", "one of several options"], ["score", "a level of a scale"], ["noul", "yes or no"]];
 
@@ -19,26 +19,13 @@ const kept = {
 export function decide({ redraw, signal }) {
   let answer = null;
   let asked = null; // the questions of the answer
-  let error = null;
-  let isBusy = false;
 
-  async function ask(event) {
-    event.preventDefault();
+  const form = sender({ redraw }, async () => {
     const questions = structuredClone(kept.questions);
     const body = { state: stateOf(kept.state), questions: Object.fromEntries(questions.map((one, n) => [`${n + 1}`, questionOf(one)])) };
-    isBusy = true;
-    error = null;
-    redraw();
-    try {
-      answer = await call("/v1/systemone", { method: "POST", body, signal });
-      asked = questions;
-    } catch (news) {
-      if (news.name === "AbortError") return;
-      error = news;
-    }
-    isBusy = false;
-    redraw();
-  }
+    answer = await call("/v1/systemone", { method: "POST", body, signal });
+    asked = questions;
+  });
 
   const add = () => {
     kept.questions.push({ type: "noul", instructions: "", options: "" });
@@ -57,14 +44,14 @@ export function decide({ redraw, signal }) {
   const draw = () => html`
     <h1 tabindex="-1">Decide</h1>
     <p class="dim">Ask questions about a text. Each answer is a probability that is read at one position: nothing is generated.</p>
-    <form @submit=${ask}>
+    <form @submit=${form.send}>
       <label for="state">State: a text, or a JSON object or list</label>
       <textarea id="state" rows="4" required .value=${kept.state} @input=${({ target }) => (kept.state = target.value)}></textarea>
       ${kept.questions.map(field)}
-      <p class="row"><button type="submit" class="main" ?disabled=${isBusy || !kept.questions.length}>${isBusy ? "Deciding …" : "Decide"}</button>
+      <p class="row"><button type="submit" class="main" ?disabled=${form.isBusy || !kept.questions.length}>${form.isBusy ? "Deciding …" : "Decide"}</button>
       <button type="button" @click=${add}>Add a question</button></p>
     </form>
-    ${failure(error)}
+    ${failure(form.error)}
     <section aria-live="polite" aria-label="Answers">${answer ? result() : nothing}</section>`;
 
   const field = (one, n) => html`
@@ -89,7 +76,7 @@ export function decide({ redraw, signal }) {
         const found = answer.answers[`${n + 1}`];
         return html`<h3>${one.instructions || `Question ${n + 1}`} <strong class="answer">${told(found)}</strong></h3>
           <ol class="ranking">${shares(found).map(([name, share]) => html`<li>
-            <span class="share"><span class="bar" .style=${`width: ${share * 100}%`}></span></span>
+            ${bar(share)}
             <span class="number">${score(share)}</span>
             <span class="document">${name}</span></li>`)}</ol>`;
       })}

@@ -20,6 +20,8 @@ export function score(value) {
   return size >= 1e-4 && size < 1e5 ? String(Number(value.toPrecision(3))) : value.toExponential(1);
 }
 
+export const percent = (share) => `${Number((100 * share).toFixed(1))} %`;
+
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "not known";
   if (seconds < 0.0005) return "0 s";
@@ -65,6 +67,13 @@ export const warnings = (lines) =>
 /** Facts as a list of names and values. Values that are undefined are left out. */
 export const facts = (pairs) =>
   html`<dl class="facts">${pairs.filter(([, value]) => value !== undefined).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+
+/** A figure with its name above it, and below it what it counts. */
+export const tile = (name, value, unit, picture = nothing) =>
+  html`<div class="tile"><p class="name">${name}</p><p class="big">${value}</p><p class="dim">${unit}</p>${picture}</div>`;
+
+/** A share from 0 to 1 as a bar, beside which the number stands. */
+export const bar = (share) => html`<span class="share"><span class="bar" .style=${`width: ${share * 100}%`}></span></span>`;
 
 /** Text whose white space is seen: a space at the beginning of a label makes another token of it. */
 export const visible = (text) => text.replace(/ /g, "·").replace(/\n/g, "↵").replace(/\t/g, "→") || "∅";

@@ -20,6 +20,7 @@ export function heatMap({ redraw, signal }, path) {
   let asked = null; // the query and the labels, as the server tells them
   let hasLabels = true;
   let names = null; // of the labels, if all items have the same
+  let labels = null; // the texts of the labels, if there are several and this server knows them all
   let stale = true; // whether the order must be found again
 
   const value = (row, by) => (by === "index" ? row.index : by === "mass" ? row.label_mass : row.scores[by]) ?? -Infinity;
@@ -77,6 +78,7 @@ export function heatMap({ redraw, signal }, path) {
     if (!found) return;
     asked = found;
     names = found.labels;
+    labels = names?.length > 1 && names.every(({ text }) => text !== null) ? names.map(({ text }) => text) : null;
     redraw();
   }
 
@@ -106,7 +108,7 @@ export function heatMap({ redraw, signal }, path) {
     const first = page * perPage();
     const shown = order.slice(first, first + perPage()).map((n) => rows[n]);
     const hasMass = rows[0].label_mass !== undefined;
-    const labels = Array.from({ length: columns }, (_, n) => n);
+    const places = Array.from({ length: columns }, (_, n) => n);
     readTexts(shown.map((row) => row.index));
     requestAnimationFrame(() => paint(first, shown.length));
     return html`
@@ -119,10 +121,10 @@ export function heatMap({ redraw, signal }, path) {
       <div class="wide" tabindex="0" role="region" aria-label="Scores of items by labels">
         <table class="scores">
           <caption class="unseen">Scores, a row for each item and a column for each label. The headings sort.</caption>
-          <thead><tr>${heading("index", "Item")}${labels.map((n) => heading(n, name(n), names?.[n] ? `token ${names[n].ids.join(" ")}` : undefined))}
+          <thead><tr>${heading("index", "Item")}${places.map((n) => heading(n, name(n), names?.[n] ? `token ${names[n].ids.join(" ")}` : undefined))}
             ${hasMass ? heading("mass", "Label mass", "the share of the probability that the labels have together") : nothing}</tr></thead>
           <tbody>${shown.map((row) => html`<tr>${itemCell(row)}
-            ${labels.map((n) => (n < row.scores.length ? html`<td class="heat h${warmth(row.scores[n], n)}">${score(row.scores[n])}</td>` : html`<td></td>`))}
+            ${places.map((n) => (n < row.scores.length ? html`<td class="heat h${warmth(row.scores[n], n)}">${score(row.scores[n])}</td>` : html`<td></td>`))}
             ${hasMass ? html`<td class="number ${row.label_mass < 0.1 ? "doubt" : ""}">${score(row.label_mass)}</td>` : nothing}</tr>`)}</tbody>
         </table>
       </div>
@@ -170,5 +172,7 @@ export function heatMap({ redraw, signal }, path) {
     add, draw, readLabels,
     get size() { return rows.length; },
     get query() { return asked?.query; },
+    get rows() { return rows; },
+    get labels() { return hasLabels ? labels : null; },
   };
 }

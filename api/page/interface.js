@@ -44,6 +44,35 @@ export async function request(path, { method = "GET", body, headers = {}, signal
 /** Send a request, and return its answer as an object. */
 export const call = async (path, options) => (await request(path, options)).json();
 
+/** A function that keeps the last failure as its `error`, null once all is well again, and draws the view when it changes. */
+export function keeper(redraw) {
+  const failed = (news) => {
+    if (news !== failed.error) redraw();
+    failed.error = news;
+  };
+  failed.error = null;
+  return failed;
+}
+
+/** What sends a form, one press at a time: `isBusy` and `error` are for its view, which may have been left meanwhile. */
+export function sender({ redraw }, work) {
+  const form = { isBusy: false, error: null, send };
+  async function send(event) {
+    event.preventDefault();
+    Object.assign(form, { isBusy: true, error: null });
+    redraw();
+    try {
+      await work();
+    } catch (news) {
+      if (news.name === "AbortError") return;
+      form.error = news;
+    }
+    form.isBusy = false;
+    redraw();
+  }
+  return form;
+}
+
 /** Wait for some seconds, or until the signal ends the wait. */
 const pause = (seconds, signal) =>
   new Promise((resolve) => {

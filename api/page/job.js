@@ -3,23 +3,21 @@
 import { html, nothing } from "./lit-html.js";
 import { count, duration, facts, failure, hasEnded, plural, progress, state, time, warnings } from "./format.js";
 import { heatMap } from "./heat.js";
-import { call, follow } from "./interface.js";
+import { call, follow, keeper } from "./interface.js";
+import { worth } from "./worth.js";
 
 const AT_ONCE = 20_000; // items whose scores are loaded before the user is asked for more
 
 export function job({ redraw, signal }, id) {
   const path = `/v1/jobs/${encodeURIComponent(id)}`;
+  const failed = keeper(redraw);
   const map = heatMap({ redraw, signal }, path);
+  const judgement = worth({ redraw }, map);
   let found = null;
-  let error = null;
   let place = null; // the id of the last event with scores
   let wanted = AT_ONCE;
   let stream = new AbortController();
 
-  const failed = (news) => {
-    if (news !== error) redraw();
-    error = news;
-  };
   const change = (news) => {
     found = { ...found, ...news };
     redraw();
@@ -73,8 +71,8 @@ export function job({ redraw, signal }, id) {
   const draw = () => html`
     <p><a href="#/jobs">All jobs</a></p>
     <h1 tabindex="-1">Job <span class="id">${id}</span></h1>
-    ${failure(error)}
-    ${found ? body() : error ? nothing : html`<p class="dim">Loading …</p>`}`;
+    ${failure(failed.error)}
+    ${found ? body() : failed.error ? nothing : html`<p class="dim">Loading …</p>`}`;
 
   function body() {
     if (found.deleted) return html`<p class="notice warn">The job was deleted.</p>`;
@@ -95,6 +93,7 @@ export function job({ redraw, signal }, id) {
           ...Object.entries(found.metadata ?? {}),
         ])}
       </details>
+      ${map.size ? judgement.draw(total) : nothing}
       <h2>Scores</h2>
       ${map.size ? map.draw() : html`<p class="dim">${hasEnded(found.status) ? "No item was scored." : "No item is scored yet."}</p>`}
       ${map.size >= wanted && map.size < total

@@ -2,7 +2,7 @@
 
 import { html, nothing } from "./lit-html.js";
 import { count, failure, hasEnded, jobLink, progress, state, time } from "./format.js";
-import { call, follow, repeat } from "./interface.js";
+import { call, follow, keeper, repeat } from "./interface.js";
 
 const SECONDS = 4;
 const STREAMS = 2; // followed at a time: a browser has six connections to a server, which all of its tabs share
@@ -11,7 +11,7 @@ const STATUSES = ["receiving", "queued", "running", "succeeded", "failed", "canc
 
 /** Return a list that is read again every few seconds, and whose first unfinished jobs are followed by their events. */
 export function liveJobs({ redraw, signal }, path) {
-  const list = { jobs: null, hasMore: false, error: null, look };
+  const list = { jobs: null, hasMore: false, failed: keeper(redraw), look };
   const followed = new Map(); // id to what ends its stream
 
   async function look() {
@@ -43,11 +43,7 @@ export function liveJobs({ redraw, signal }, path) {
     follow(`/v1/jobs/${encodeURIComponent(id)}/events`, { progress: change, end: change }, () => {}, stream.signal);
   }
 
-  const failed = (error) => {
-    if (error !== list.error) redraw();
-    list.error = error;
-  };
-  repeat(SECONDS, look, failed, signal);
+  repeat(SECONDS, look, list.failed, signal);
   return list;
 }
 
@@ -79,7 +75,7 @@ export function jobs(context) {
   const list = liveJobs(context, path);
   const turn = async (newTrail) => {
     trail = newTrail;
-    await list.look().catch((error) => error.name === "AbortError" || (list.error = error));
+    await list.look().catch((news) => news.name === "AbortError" || list.failed(news));
     redraw();
   };
   const choose = (event) => ((status = event.target.value), turn([]));
@@ -88,8 +84,8 @@ export function jobs(context) {
     <h1 tabindex="-1">Jobs</h1>
     <p class="row"><label for="status">Status</label>
       <select id="status" @change=${choose}><option value="">all</option>${STATUSES.map((one) => html`<option>${one}</option>`)}</select></p>
-    ${failure(list.error)}
-    ${list.jobs ? jobTable(list.jobs, "Jobs, newest first") : list.error ? nothing : html`<p class="dim">Loading …</p>`}
+    ${failure(list.failed.error)}
+    ${list.jobs ? jobTable(list.jobs, "Jobs, newest first") : list.failed.error ? nothing : html`<p class="dim">Loading …</p>`}
     <nav class="row pager" aria-label="Pages of jobs">
       <button type="button" ?disabled=${!trail.length} @click=${() => turn([])}>Newest</button>
       <button type="button" ?disabled=${!trail.length} @click=${() => turn(trail.slice(0, -1))}>Newer</button>

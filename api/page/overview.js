@@ -1,8 +1,8 @@
 // The model, the workers and what waits, at a glance; and the latest jobs.
 
 import { html, nothing, svg } from "./lit-html.js";
-import { compact, count, duration, facts, failure, plural, time, warnings } from "./format.js";
-import { call, repeat } from "./interface.js";
+import { compact, count, duration, facts, failure, plural, tile, time, warnings } from "./format.js";
+import { call, keeper, repeat } from "./interface.js";
 import { jobTable, liveJobs } from "./jobs.js";
 
 const SECONDS = 2;
@@ -11,7 +11,7 @@ const history = []; // of {waiting, pace}; it is kept while other views are show
 
 export function overview({ redraw, signal }) {
   let found = null;
-  let error = null;
+  const failed = keeper(redraw);
   const latest = liveJobs({ redraw, signal }, () => "/v1/jobs?limit=8");
 
   repeat(
@@ -22,20 +22,17 @@ export function overview({ redraw, signal }) {
       if (history.length > KEPT) history.shift();
       redraw();
     },
-    (failed) => {
-      if (failed !== error) redraw();
-      error = failed;
-    },
+    failed,
     signal,
   );
 
   const draw = () => html`
     <h1 tabindex="-1">Overview</h1>
-    ${failure(error)}
-    ${found ? numbers(found) : html`<p class="dim">${error ? nothing : "Loading …"}</p>`}
+    ${failure(failed.error)}
+    ${found ? numbers(found) : html`<p class="dim">${failed.error ? nothing : "Loading …"}</p>`}
     <section>
       <h2>Latest jobs</h2>
-      ${failure(error ? null : latest.error)}
+      ${failure(failed.error ? null : latest.failed.error)}
       ${latest.jobs ? jobTable(latest.jobs, "Jobs, newest first") : nothing}
       ${latest.hasMore ? html`<p><a href="#/jobs">All jobs</a></p>` : nothing}
     </section>`;
@@ -66,9 +63,6 @@ function numbers(found) {
       ${workers.length ? workerTable(workers) : nothing}
     </section>`;
 }
-
-const tile = (name, value, unit, picture = nothing) =>
-  html`<div class="tile"><p class="name">${name}</p><p class="big">${value}</p><p class="dim">${unit}</p>${picture}</div>`;
 
 /** The last minutes as a line. Who can't see it has the number beside it. */
 function line(name, of) {

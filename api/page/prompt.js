@@ -1,85 +1,108 @@
-// Try a prompt: its tokens, whether each label is one token, and how much of the probability the labels have.
+// Try a prompt, or compare two: their tokens, whether each label is one token, and how much of the probability the labels have.
 
 import { html, nothing } from "./lit-html.js";
 import { count, failure, plural, score, visible, warnings } from "./format.js";
-import { call } from "./interface.js";
+import { call, sender } from "./interface.js";
 
 const MOST = 20; // items of a try; more are a job
 const DOUBT = 0.1; // a label mass below this probably means that the prompt is wrong
+const NAMES = ["first", "second"]; // of two prompts that are compared
 
+// What is in the form, also while other views are shown. It begins with an example.
 const kept = {
-  query: "The capital of France is",
+  prompts: [{ query: "The capital of France is", query_template: "", item_template: "", isOpen: false }],
   items: "\n a city called",
   labels: " Paris\n London",
-  query_template: "",
-  item_template: "",
   softmax: false,
 };
 
 export function prompt({ redraw, signal }) {
-  let tried = null; // {items, labels, answer, tokens}
-  let error = null;
-  let isBusy = false;
+  let tried = null; // {items, labels, pieces, prompts}: of each prompt, {sequences, shared, answer}
 
-  const tokenize = (text, special) => call("/v1/tokenize", { method: "POST", body: { text, add_special_tokens: special }, signal });
+  const post = (path, body) => call(path, { method: "POST", body, signal });
+  const tokenize = (text, special) => post("/v1/tokenize", { text, add_special_tokens: special });
 
-  async function run(event) {
-    event.preventDefault();
+  /** Return the tokens of a prompt with each item, and how many of them are the query's. */
+  async function tokensOf({ query: text, query_template, item_template }, items) {
+    const fill = (template, name, text) => (template ? template.split(name).join(text) : text);
+    const query = fill(query_template, "{query}", text);
+    const [prefix, sequences] = await Promise.all([
+      query ? tokenize(query, true) : { tokens: [] },
+      Promise.all(items.map((item) => tokenize(query + fill(item_template, "{item}", item), true))),
+    ]);
+    const shared = sequences.map(({ tokens }) => {
+      const end = tokens.findIndex((token, n) => token !== prefix.tokens[n]);
+      return end < 0 ? Math.min(tokens.length, prefix.tokens.length) : end;
+    });
+    return { sequences, shared, answer: null };
+  }
+
+  /** Return the scores of a prompt. An error says of which of two it is. */
+  async function scoresOf({ query, ...templates }, n, of) {
+    const body = { query, items: of.items, labels: of.labels, apply_softmax: of.softmax, return_logprobs: true };
+    for (const name of ["query_template", "item_template"]) if (templates[name]) body[name] = templates[name];
+    return post("/v1/score", body).catch((news) => {
+      if (of.prompts.length > 1 && news.code) news.message = `The ${NAMES[n]} prompt: ${news.message}`;
+      throw news;
+    });
+  }
+
+  const form = sender({ redraw }, async () => {
     // One empty line among others is an item of its own: the query alone is scored.
     const items = kept.items.split("\n").slice(0, MOST);
     const labels = kept.labels.split("\n").filter((line) => line);
-    const fill = (template, name, text) => (template ? template.split(name).join(text) : text);
-    const query = fill(kept.query_template, "{query}", kept.query);
-    isBusy = true;
-    error = null;
+    const { prompts: asked, softmax } = structuredClone(kept);
+    const [pieces, prompts] = await Promise.all([
+      Promise.all(labels.map((label) => tokenize(label, false))),
+      Promise.all(asked.map((one) => tokensOf(one, items))),
+    ]);
+    tried = { items, labels, softmax, pieces, prompts };
     redraw();
-    try {
-      const [prefix, sequences, pieces] = await Promise.all([
-        query ? tokenize(query, true) : { tokens: [] },
-        Promise.all(items.map((item) => tokenize(query + fill(kept.item_template, "{item}", item), true))),
-        Promise.all(labels.map((label) => tokenize(label, false))),
-      ]);
-      const shared = sequences.map(({ tokens }) => {
-        const end = tokens.findIndex((token, n) => token !== prefix.tokens[n]);
-        return end < 0 ? Math.min(tokens.length, prefix.tokens.length) : end;
-      });
-      tried = { items, labels, pieces, sequences, shared, answer: null };
-      redraw();
-      const body = { query: kept.query, items, labels, apply_softmax: kept.softmax, return_logprobs: true };
-      for (const name of ["query_template", "item_template"]) if (kept[name]) body[name] = kept[name];
-      tried.answer = await call("/v1/score", { method: "POST", body, signal });
-    } catch (news) {
-      if (news.name === "AbortError") return;
-      error = news;
-    }
-    isBusy = false;
-    redraw();
-  }
+    const answers = await Promise.all(asked.map((one, n) => scoresOf(one, n, tried)));
+    answers.forEach((answer, n) => (prompts[n].answer = answer));
+  });
 
-  const keep = ({ target }) => (kept[target.name] = target.type === "checkbox" ? target.checked : target.value);
+  const isCompared = () => kept.prompts.length > 1;
+  /** Go on with this many prompts. The second begins as a copy, so that what is changed in it is what is compared. */
+  const compare = (number) => () => {
+    kept.prompts = [kept.prompts[0], { ...kept.prompts[0] }].slice(0, number);
+    tried?.prompts.splice(number);
+    redraw();
+    requestAnimationFrame(() => document.getElementById(number > 1 ? "query-1" : "compare")?.focus());
+  };
+
+  const keepIn = (record) => ({ target }) => (record[target.name] = target.type === "checkbox" ? target.checked : target.value);
   const draw = () => html`
     <h1 tabindex="-1">Try a prompt</h1>
     <p class="dim">Which tokens a query and its items become, and how probable each label is as the next one. A space is part of a text: labels often begin with one.</p>
-    <form @submit=${run} @input=${keep}>
-      <label for="query">Query</label>
-      <textarea id="query" name="query" rows="3" spellcheck="false" .value=${kept.query}></textarea>
-      <div class="pair">
+    <form @submit=${form.send}>
+      <div class="pair">${kept.prompts.map(field)}</div>
+      <div @input=${keepIn(kept)}><div class="pair">
         <p><label for="items">Items, one on each line; an empty line is the query alone</label>
         <textarea id="items" name="items" rows="4" spellcheck="false" .value=${kept.items}></textarea></p>
         <p><label for="labels">Labels, one on each line; each must be one token</label>
         <textarea id="labels" name="labels" rows="4" spellcheck="false" required .value=${kept.labels}></textarea></p>
       </div>
-      <details><summary>Templates and options</summary>
-        <label for="query_template">Query template, with <code>{query}</code></label>
-        <textarea id="query_template" name="query_template" rows="2" spellcheck="false" .value=${kept.query_template}></textarea>
-        <label for="item_template">Item template, with <code>{item}</code></label>
-        <textarea id="item_template" name="item_template" rows="2" spellcheck="false" .value=${kept.item_template}></textarea>
-        <p><input type="checkbox" id="softmax" name="softmax" .checked=${kept.softmax}> <label for="softmax">Scores of an item add up to 1 (<code>apply_softmax</code>)</label></p>
-      </details>
-      <p class="row"><button type="submit" class="main" ?disabled=${isBusy}>${isBusy ? "Scoring …" : "Score"}</button></p>
+      <p><input type="checkbox" id="softmax" name="softmax" .checked=${kept.softmax}> <label for="softmax">Scores of an item add up to 1 (<code>apply_softmax</code>)</label></p></div>
+      <p class="row"><button type="submit" class="main" ?disabled=${form.isBusy}>${form.isBusy ? "Scoring …" : "Score"}</button>
+        ${isCompared() ? nothing : html`<button type="button" id="compare" ?disabled=${form.isBusy} @click=${compare(2)}>Compare with another prompt</button>`}</p>
     </form>
-    ${failure(error)}
-    ${tried ? html`<section aria-live="polite" aria-label="Result">${labelList()}${tried.answer ? scores() : nothing}${tokens()}</section>` : nothing}`;
+    ${failure(form.error)}
+    ${tried ? html`<section aria-live="polite" aria-label="Result">${labelList()}${tried.prompts.every((one) => one.answer) ? scores() : nothing}${tried.prompts.map(tokens)}</section>` : nothing}`;
+
+  const field = (one, n) => html`
+    <fieldset @input=${keepIn(one)}>
+      <legend>${isCompared() ? `The ${NAMES[n]} prompt` : "Prompt"}</legend>
+      <label for="query-${n}">Query</label>
+      <textarea id="query-${n}" name="query" rows="3" spellcheck="false" .value=${one.query}></textarea>
+      <details ?open=${one.isOpen} @toggle=${({ target }) => (one.isOpen = target.open)}><summary>Templates</summary>
+        <label for="query_template-${n}">Query template, with <code>{query}</code></label>
+        <textarea id="query_template-${n}" name="query_template" rows="2" spellcheck="false" .value=${one.query_template}></textarea>
+        <label for="item_template-${n}">Item template, with <code>{item}</code></label>
+        <textarea id="item_template-${n}" name="item_template" rows="2" spellcheck="false" .value=${one.item_template}></textarea>
+      </details>
+      ${n ? html`<p class="row"><button type="button" class="quiet" ?disabled=${form.isBusy} @click=${compare(1)}>Remove the second prompt</button></p>` : nothing}
+    </fieldset>`;
 
   function labelList() {
     const wrong = tried.pieces.filter(({ count: number }) => number !== 1).length;
@@ -90,32 +113,45 @@ export function prompt({ redraw, signal }) {
       ${wrong ? html`<p class="notice warn">A label must be one token. Try it with a space in front, or without.</p>` : nothing}`;
   }
 
+  /** The scores of one prompt, or those of two beside each other with what the second has more. */
   function scores() {
-    const { answer, items, labels } = tried;
+    const { items, labels } = tried;
+    const answers = tried.prompts.map((one) => one.answer);
+    const isPair = answers.length > 1;
+    const told = answers.flatMap((answer, n) => (answer.warnings ?? []).map((line) => (isPair ? `The ${NAMES[n]} prompt: ${line}` : line)));
+    const heading = (text, columns, kind = "number") => html`<th scope=${columns > 1 ? "colgroup" : "col"} colspan=${columns} class=${kind}>${text}</th>`;
     return html`<h2>Scores</h2>
-      ${warnings(answer.warnings)}
+      ${warnings(told)}
       <div class="wide" tabindex="0" role="region" aria-label="Scores">
         <table class="scores">
-          <thead><tr><th scope="col">Item</th>${labels.map((label) => html`<th scope="col" class="number">${visible(label)}</th>`)}<th scope="col">Label mass</th></tr></thead>
+          <thead>
+            <tr><th scope="col" rowspan=${answers.length}>Item</th>${labels.map((label) => heading(visible(label), isPair ? 3 : 1))}
+              ${heading("Label mass", answers.length, "")}</tr>
+            ${isPair ? html`<tr>${[...labels.flatMap(() => [...NAMES, "difference"]), ...NAMES].map((name) => heading(name, 1))}</tr>` : nothing}
+          </thead>
           <tbody>${items.map((item, n) => html`<tr><th scope="row"><span class="text">${visible(item)}</span></th>
-            ${answer.scores[n].map((one) => html`<td class="heat h${Math.round(Math.min(1, one) * 10)}">${score(one)}</td>`)}
-            <td>${mass(answer.label_mass?.[n])}</td></tr>`)}</tbody>
+            ${labels.map((_, label) => cells(answers.map((answer) => answer.scores[n][label])))}
+            ${answers.map((answer) => html`<td>${mass(answer.label_mass?.[n], isPair)}</td>`)}</tr>`)}</tbody>
         </table>
       </div>`;
   }
 
-  const mass = (share) =>
+  const cells = (values) => html`
+    ${values.map((one) => html`<td class="heat h${Math.round(Math.min(1, one) * 10)}">${score(one)}</td>`)}
+    ${values.length > 1 ? html`<td class="number">${difference(...values)}</td>` : nothing}`;
+
+  const difference = (first, second) => (first === null || second === null ? "–" : (second > first ? "+" : "") + score(second - first));
+
+  const mass = (share, isShort) =>
     share === undefined
       ? "–"
       : html`<span class="progress"><meter min="0" max="1" low=${DOUBT} optimum="1" .value=${share} aria-label="label mass"></meter><span class="number">${score(share)}</span></span>
-          ${share < DOUBT ? html`<strong class="wrong">tiny: the prompt is probably wrong</strong>` : nothing}`;
+          ${share < DOUBT ? html`<strong class="wrong">${isShort ? "tiny" : "tiny: the prompt is probably wrong"}</strong>` : nothing}`;
 
-  function tokens() {
-    return html`<h2>Tokens</h2>
-      <p class="dim"><span class="chip shared">shared</span> tokens are those of the query, which are computed once; the others are the item's own.</p>
-      <ol class="sequences">${tried.sequences.map((found, n) => html`<li>
-        <p class="dim">${plural(found.count, "token")}, ${count(tried.shared[n])} of them shared</p>${chips(found, tried.shared[n])}</li>`)}</ol>`;
-  }
+  const tokens = ({ sequences, shared }, n, all) => html`<h2>${all.length > 1 ? `Tokens of the ${NAMES[n]} prompt` : "Tokens"}</h2>
+    ${n ? nothing : html`<p class="dim"><span class="chip shared">shared</span> tokens are those of the query, which are computed once; the others are the item's own.</p>`}
+    <ol class="sequences">${sequences.map((found, place) => html`<li>
+      <p class="dim">${plural(found.count, "token")}, ${count(shared[place])} of them shared</p>${chips(found, shared[place])}</li>`)}</ol>`;
 
   const chips = (found, shared) =>
     html`<span class="chips">${found.pieces.map((piece, n) => html`<span class="chip ${n < shared ? "shared" : ""}" title="token ${found.tokens[n]}">${visible(piece)}</span>`)}</span>`;

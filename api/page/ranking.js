@@ -1,8 +1,8 @@
 // Rank documents for a query.
 
 import { html, nothing } from "./lit-html.js";
-import { count, failure, plural, score, warnings } from "./format.js";
-import { call } from "./interface.js";
+import { bar, count, failure, plural, score, warnings } from "./format.js";
+import { call, sender } from "./interface.js";
 
 // What is in the form, also while other views are shown. It begins with an example.
 const kept = {
@@ -14,42 +14,29 @@ const kept = {
 export function ranking({ redraw, signal }) {
   let answer = null;
   let asked = null; // the documents of the answer
-  let error = null;
-  let isBusy = false;
 
-  async function rank(event) {
-    event.preventDefault();
+  const form = sender({ redraw }, async () => {
     const documents = kept.documents.split("\n").filter((line) => line.trim());
     const body = { query: kept.query, documents, return_documents: false };
     if (kept.instruction.trim()) body.instruction = kept.instruction;
-    isBusy = true;
-    error = null;
-    redraw();
-    try {
-      answer = await call("/v1/rerank", { method: "POST", body, signal });
-      asked = documents;
-    } catch (news) {
-      if (news.name === "AbortError") return;
-      error = news;
-    }
-    isBusy = false;
-    redraw();
-  }
+    answer = await call("/v1/rerank", { method: "POST", body, signal });
+    asked = documents;
+  });
 
   const keep = (event) => (kept[event.target.name] = event.target.value);
   const draw = () => html`
     <h1 tabindex="-1">Rank</h1>
     <p class="dim">Which documents answer a query best, by the template of this server.</p>
-    <form @submit=${rank} @input=${keep}>
+    <form @submit=${form.send} @input=${keep}>
       <label for="query">Query</label>
       <textarea id="query" name="query" rows="2" required .value=${kept.query}></textarea>
       <label for="documents">Documents, one on each line</label>
       <textarea id="documents" name="documents" rows="8" required .value=${kept.documents}></textarea>
       <label for="instruction">Instruction, if the template knows one</label>
       <input id="instruction" name="instruction" .value=${kept.instruction}>
-      <p class="row"><button type="submit" class="main" ?disabled=${isBusy}>${isBusy ? "Ranking …" : "Rank"}</button></p>
+      <p class="row"><button type="submit" class="main" ?disabled=${form.isBusy}>${form.isBusy ? "Ranking …" : "Rank"}</button></p>
     </form>
-    ${failure(error)}
+    ${failure(form.error)}
     <section aria-live="polite" aria-label="Ranking">${answer ? result() : nothing}</section>`;
 
   function result() {
@@ -59,7 +46,7 @@ export function ranking({ redraw, signal }) {
       <h2>${plural(asked.length, "document")}, the best first</h2>
       ${warnings(answer.warnings)}
       <ol class="ranking">${answer.results.map((one) => html`<li>
-        <span class="share"><span class="bar" .style=${`width: ${(Math.max(0, one.relevance_score) / top) * 100}%`}></span></span>
+        ${bar(Math.max(0, one.relevance_score) / top)}
         <span class="number">${score(one.relevance_score)}</span>
         <span class="document">${asked[one.index]}</span>
         <span class="dim">line ${count(one.index + 1)}</span></li>`)}</ol>

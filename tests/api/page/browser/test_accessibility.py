@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 Served = tuple[RunningApi, StandInWorker]
-VIEWS = ("", "jobs", "a job", "batches", "rank", "decide", "try")
+VIEWS = ("", "jobs", "a job", "a judged job", "batches", "rank", "decide", "try", "two prompts")
 
 
 def open_view(shown: Tab, view: str, served: Served, model: TinyModel) -> None:
@@ -27,20 +27,35 @@ def open_view(shown: Tab, view: str, served: Served, model: TinyModel) -> None:
         query="The capital of", items=[f" item {n}" for n in range(30)], label_token_ids=labels, metadata={"a": "b"}
     )
     api.wait(job["id"])
-    page = shown.open(f"jobs/{job['id']}" if view == "a job" else view)
+    address = f"jobs/{job['id']}" if view in ("a job", "a judged job") else "try" if view == "two prompts" else view
+    page = shown.open(address)
     ready = {
         "a job": "Rows 1 to 30 of 30",
+        "a judged job": "What are the scores worth?",
         "batches": "A batch is a file",
         "rank": "the best first",
         "decide": "confidence",
         "try": "tokens are those of the query",
+        "two prompts": "Tokens of the second prompt",
     }
-    if view in ("rank", "decide", "try"):
+    if view == "two prompts":
+        page.get_by_role("button", name="Compare with another prompt").click()
+        for templates in page.get_by_text("Templates").all():
+            templates.click()
+    if view in ("rank", "decide", "try", "two prompts"):
         page.locator("form button[type=submit]").first.click()
     if view in ("", "jobs"):
         shown.row(job["id"]).wait_for()
     else:
         page.get_by_text(ready[view]).first.wait_for()
+    if view == "two prompts":
+        page.get_by_role("heading", name="Scores").wait_for()
+    if view == "a judged job":
+        page.get_by_text(ready[view]).click()
+        page.get_by_label("True labels").fill("yes\nno\n" * 15)
+        page.get_by_text("The diagram as a table").click()
+        page.get_by_label("Act if").fill("0.3")
+        page.locator("table.bins").wait_for()
     if view == "a job":
         page.locator("th .text").first.wait_for()
         # The warmest and the coldest colours, with the text on them.

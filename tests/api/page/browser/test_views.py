@@ -236,7 +236,7 @@ def test_a_prompt_is_shown_as_its_tokens_with_scores_and_label_mass(
 
 def test_templates_and_softmax_of_a_tried_prompt_reach_the_interface(shown: Tab, served: Served) -> None:
     page = shown.open("try")
-    page.get_by_text("Templates and options").click()
+    page.get_by_text("Templates").click()
     page.get_by_label("Query", exact=True).fill("France")
     page.get_by_label("Items").fill("Paris")
     page.get_by_label("Labels").fill(" yes\n no")
