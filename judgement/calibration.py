@@ -26,6 +26,11 @@ much as calibration should mend."""
 LEAST_ROWS_OF_A_LABEL = 10
 """Rows of each label, so that every fold has some."""
 
+LEAST_ROWS_FOR_BIAS = 1_000
+"""Clusters from which on temperature is kept only if it is clearly better than the method that can also favour a label
+less. So many rows tell the few numbers more of that method to a thousandth of a nat, while a bias that temperature
+can't mend stays, however many rows there are."""
+
 LEAST_ROWS_FOR_ISOTONIC = 1_000
 """Clusters from which on a free curve is tried, too: it follows the noise of fewer. Source: Niculescu-Mizil and
 Caruana, Predicting good probabilities with supervised learning (2005)."""
@@ -53,13 +58,20 @@ class Calibration:
 
 
 def calibrate(sample: Sample) -> Calibration:
-    """Return the method with the lowest held-out log loss, which may be to change nothing. Raises JudgementError."""
+    """Return the method with the lowest held-out log loss, which may be to change nothing. Raises JudgementError.
+
+    With many rows, a tie of temperature with the method that has a bias goes to the latter: see LEAST_ROWS_FOR_BIAS.
+    """
     check_enough(sample)
     methods = methods_for(sample)
     held_out = {name: _held_out(sample, fit, name) for name, fit in methods.items()}
     losses = {name: log_losses(one) for name, one in held_out.items()}
     means = {name: float(of_rows.mean()) for name, of_rows in losses.items()}
     best = min(means, key=means.__getitem__)
+    if best == "temperature" and sample.cluster_count >= LEAST_ROWS_FOR_BIAS:
+        with_bias = "platt" if "platt" in losses else "vector"
+        if _is_as_good(losses[with_bias], losses[best], sample):
+            best = with_bias
     both = {"now": mean_of(losses[best], sample.clusters), "before": mean_of(losses["identity"], sample.clusters)}
     gain = Bootstrap(both, sample.cluster_count).difference("before", "now")
     return Calibration(best, methods[best](sample), means, gain, sample, held_out[best])
@@ -172,6 +184,12 @@ def _held_out(sample: Sample, fit: Callable[[Sample], Parameters], method: str) 
     for fitted, rest in folds.split(sample.probabilities, sample.truth, None if is_single else sample.clusters):
         found[rest] = calibrated(method, fit(sample.of_rows(fitted)), sample.probabilities[rest])
     return sample.with_probabilities(found)
+
+
+def _is_as_good(losses: Floats, others: Floats, sample: Sample) -> bool:
+    """Return whether the mean of losses is above that of others by no more than its standard error."""
+    sums = np.bincount(sample.clusters, losses - others)
+    return bool(sums.sum() <= sums.std() * np.sqrt(len(sums)))
 
 
 def _logarithms(sample: Sample) -> Floats:

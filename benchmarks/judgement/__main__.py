@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from benchmarks.judgement.made_up import CLUSTERED, WORLDS, World
-from benchmarks.judgement.promises import calibrations, coverage, sets, thresholds
+from benchmarks.judgement.promises import calibrations, coverage, drifts, sets, thresholds
 from judgement.intervals import Bootstrap
 from judgement.metrics import metrics_of
 
@@ -68,6 +69,26 @@ def print_sets(arguments: argparse.Namespace) -> None:
                 )
 
 
+def print_drift(arguments: argparse.Namespace) -> None:
+    """Print how often there is an alarm: without a change, with another favoured label, and with less sure scores."""
+    for name, world in chosen(arguments, WORLDS):
+        changes = {
+            "no change": world,
+            "bias + 3": replace(world, bias=world.bias + 3),
+            "half as sure": replace(world, sharpness=world.sharpness / 2),
+        }
+        for rows in arguments.rows:
+            for rows_a_day in (500, 5_000):
+                for change, now in changes.items():
+                    days = 20 if now is world else 1
+                    found = drifts(world, now, rows, rows_a_day, max(1, arguments.files // days), days)
+                    print(
+                        f"{name}, {rows:,} rows, {rows_a_day:,} a day, {change}: alarm on {found.alarms:.2%} of "
+                        f"{found.days:,} days",
+                        flush=True,
+                    )
+
+
 def print_speed(arguments: argparse.Namespace) -> None:
     """Print how long the intervals of a file take."""
     for name, world in chosen(arguments, WORLDS):
@@ -83,6 +104,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "calibration": print_calibrations,
     "thresholds": print_thresholds,
     "sets": print_sets,
+    "drift": print_drift,
     "speed": print_speed,
 }
 

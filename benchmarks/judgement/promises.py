@@ -11,6 +11,7 @@ import numpy as np
 from benchmarks.judgement.made_up import World
 from judgement.applying import calibrated, in_set
 from judgement.calibration import calibrate, methods_for
+from judgement.drift import HOURS, Reference, shifts
 from judgement.intervals import Bootstrap
 from judgement.metrics import metrics_of
 from judgement.sample import Floats
@@ -118,6 +119,37 @@ def thresholds(
         held += acted == 0 or errors[acted - 1] <= max_error
         found.append(1 - acted / true_rows)
     return Kept(held / files, len(found) / files, float(np.mean(found)) if found else 1.0, oracle)
+
+
+@dataclass(frozen=True, slots=True)
+class Drifts:
+    """How often an operator is told that scores have drifted."""
+
+    days: int
+    alarms: float  # the share of days with an alarm
+
+
+def drifts(world: World, now: World, rows: int, rows_a_day: int, files: int, days: int, seed: int = 4) -> Drifts:
+    """Return how often there is an alarm while the scores of a service come from ``now``, once a day is full.
+
+    rows: of each file that the scores of the service are compared with, all from ``world``. days: for each file.
+    """
+    generator = np.random.default_rng(seed)
+    hours, alarms = HOURS * (days + 1), 0
+    for _ in range(files):
+        reference = Reference.of(world.draw(rows, generator).probabilities, None)
+        shares = now.draw(rows_a_day * (days + 1), generator).probabilities
+        counts = [reference.count(part, None) for part in np.array_split(shares, hours)]
+        sums = {name: np.cumsum([one[name] for one in counts], axis=0) for name in counts[0]}
+        looks = [
+            any(
+                one.is_alarm
+                for one in shifts(reference, {name: of[hour] - of[hour - HOURS] for name, of in sums.items()})
+            )
+            for hour in range(HOURS, hours)
+        ]
+        alarms += int(np.any(np.reshape(looks, (days, HOURS)), axis=1).sum())
+    return Drifts(files * days, alarms / (files * days))
 
 
 def sets(world: World, rows: int, files: int, max_error: float, seed: int = 3) -> dict[str, tuple[float, float, float]]:

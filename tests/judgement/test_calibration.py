@@ -54,6 +54,17 @@ def test_what_is_calibrated_already_gains_nothing() -> None:
     assert abs(found.gain.interval.value) < 0.002
 
 
+@pytest.mark.parametrize(("seed", "method"), [(1, "platt"), (0, "temperature")])
+def test_a_tie_with_temperature_goes_to_the_method_with_a_bias(seed: int, method: str) -> None:
+    """Of the two files, the first has a difference below its standard error, and the second a larger one."""
+    sample = World(bias=0.2).draw(1_000, np.random.default_rng(seed))
+    found = calibrate(sample)
+    assert min(found.held_out, key=found.held_out.__getitem__) == "temperature"
+    assert found.method == method
+    fewer = calibrate(sample.of_rows(np.arange(999)))
+    assert fewer.method == min(fewer.held_out, key=fewer.held_out.__getitem__)
+
+
 def test_labels_that_can_be_told_apart_without_an_error_leave_finite_parameters() -> None:
     shares = np.random.default_rng(0).uniform(0.0, 1.0, 1_000)
     sample = Sample.of(np.stack([shares, 1 - shares], axis=1), (shares < 0.5).astype(int))

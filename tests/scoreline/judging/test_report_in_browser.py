@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.judgement.made_up import WORLDS
+from scoreline.judging.page import report_page
 from tests.api.page.browser.watching import violations
 from tests.scoreline.judging.files import judge, labelled_file
 
@@ -18,7 +20,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-REPORTS = {"two labels": ("two labels", "yes,no"), "five labels": ("five labels", "a,b,c,d,e")}
+REPORTS = {
+    "two labels": ("two labels", "yes,no"),
+    "five labels": ("five labels", "a,b,c,d,e"),
+    "five labels in several orders": ("five labels", "a,b,c,d,e"),
+}
 
 
 @contextmanager
@@ -40,8 +46,14 @@ def opened(chromium: Browser, file: Path, width: int = 1280) -> Iterator[Page]:
 def report(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     world, scores = REPORTS[request.param]
     source, page = labelled_file(tmp_path / "in.csv", world=WORLDS[world]), tmp_path / "report.html"
-    outcome = judge("evaluate", source, "--truth", "truth", "--scores", scores, "--html", page)
+    written = ("--html", page, "--json", tmp_path / "report.json")
+    outcome = judge("evaluate", source, "--truth", "truth", "--scores", scores, *written)
     assert outcome.returncode == 0, outcome.stderr
+    if request.param.endswith("orders"):
+        found = json.loads((tmp_path / "report.json").read_text())
+        found["systems"][0]["order_flips"] = {"rows": 0.7, "orders": 0.3}  # as of questions that a service was asked
+        page.write_text(report_page(found), encoding="utf-8")
+        assert "In 70.0% of the rows, an order of the options" in page.read_text()
     return page
 
 

@@ -278,27 +278,23 @@ def test_twenty_thousand_items_are_judged_once(shown: Tab, served: Served, model
           }
         }"""
     )
-    seconds = timed(page, "#threshold", 50)
+    move(page, "#threshold", 50)
     assert page.evaluate("window.sorted") == 0  # nothing is computed again
-    assert seconds < 5
     acts = sample.confidence >= 0.75
     page.get_by_label("Act if").fill("0.75")
     page.get_by_text(f"{(acts & ~sample.correct).sum():,} of {acts.sum():,} items").wait_for()
 
 
-def timed(page: Page, selector: str, moves: int) -> float:
-    """Return how many seconds a browser takes for so many moves of a slider, each of which it draws."""
-    seconds: float = page.evaluate(
+def move(page: Page, selector: str, moves: int) -> None:
+    """Move a slider so many times, and wait until each place is drawn."""
+    page.evaluate(
         """async ([selector, moves]) => {
           const slider = document.querySelector(selector);
-          const start = performance.now();
           for (let n = 0; n < moves; n++) {
             slider.value = n / moves;
             slider.dispatchEvent(new Event("input"));
             await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
           }
-          return (performance.now() - start) / 1000;
         }""",
         [selector, moves],
     )
-    return seconds
