@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from api.reading import ReadingContext
+from api.requests.decisions import state_of
 from checkpoints.adapter_folder import SEPARATOR
 from judgement.applying import Rule, write_rules
 from judgement.artefacts import Artefact, Kind
@@ -48,6 +49,7 @@ def with_artefacts_of_questions(
             raise invalid(f"{field} must be an object with the name of an artefact for each question", field)
         given[field] = names or {}
     assert request.decision is not None
+    # Of several questions with one name, the last one: an answer is found by its name.
     questions = {one.question.name: one.question for one in request.decision.asked}
     rules: dict[str, Rule] = {}
     for question in dict.fromkeys(name for names in given.values() for name in names):
@@ -193,7 +195,8 @@ def _difference_of_question(
     (made_for,) = read_systemone(artefact.prompt["questions"])
     if replace(made_for, name=None) != replace(question, name=None):
         return f"is for another question: {_shown(made_for.instructions)}"
-    if artefact.prompt["is_object"] is isinstance(body.get("state"), str):
+    state = body["state"] if "state" in body else state_of(body.get("input"))
+    if artefact.prompt["is_object"] is isinstance(state, str):
         return f"is for a state that is {'an object' if artefact.prompt['is_object'] else 'a text'}"
     made_with, asked_with = artefact.prompt.get("permute"), body.get("permute")
     if question.kind is QuestionKind.CHOICE and _orders(question, made_with) != _orders(question, asked_with):

@@ -46,7 +46,7 @@ def parse_systemone(reading: ReadingContext, body: Mapping[str, object]) -> Scor
 
 def parse_decisions(reading: ReadingContext, body: Mapping[str, object]) -> ScoreRequest:
     """Return what a body of OpenAI's interface asks. Raises RequestError."""
-    state = _state(body.get("input"))
+    state = state_of(body.get("input"))
     questions = body.get("questions")
     if questions is not None and not isinstance(questions, list):
         raise RequestError(ErrorCode.INVALID_QUESTION, "questions must be a list of questions", param="questions")
@@ -150,7 +150,7 @@ def _text(path: str, value: object) -> str | None:
     return value
 
 
-def _state(value: object) -> object:
+def state_of(value: object) -> object:
     """Return the state that an input is: the text of a lone user's message, else all messages as they are."""
     if isinstance(value, str):
         return value

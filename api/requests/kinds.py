@@ -55,7 +55,15 @@ SYSTEMONE = Kind(
     is_strict=True,
     judged=with_artefacts_of_questions,
 )
-DECISIONS = Kind(paths.DECISIONS, DecisionsBody.model_fields, (), {}, parse_decisions, is_strict=True)
+DECISIONS = Kind(
+    paths.DECISIONS,
+    DecisionsBody.model_fields,
+    (),
+    {},
+    parse_decisions,
+    is_strict=True,
+    judged=with_artefacts_of_questions,
+)
 
 KINDS = {"score": SCORE, "likelihood": LIKELIHOOD, "decision": SYSTEMONE}
 """By the name in the body of a job, of which the first is the default."""

@@ -67,7 +67,18 @@ class PermutedFields(BaseModel):
     )
 
 
-class DecisionFields(OriginFields, PermutedFields):
+class ArtefactFields(BaseModel):
+    """What is made of answers."""
+
+    calibration: dict[str, str] | None = Field(
+        None, description="by the names of questions: artefacts of `scoreline calibrate` that the server has"
+    )
+    threshold: dict[str, str] | None = Field(
+        None, description="the same of `scoreline threshold`, which have their calibrations in them"
+    )
+
+
+class DecisionFields(OriginFields, PermutedFields, ArtefactFields):
     """What is asked about what. Unknown fields are refused."""
 
     state: Content = Field(description="what the questions are about: a text, or JSON")
@@ -76,12 +87,6 @@ class DecisionFields(OriginFields, PermutedFields):
     )
     model: str | None = Field(None, description="the model's name; default, and `default`: the one this server serves")
     assets: None = Field(None, description="images, which the model can't see: refused")
-    calibration: dict[str, str] | None = Field(
-        None, description="by the names of questions: artefacts of `scoreline calibrate` that the server has"
-    )
-    threshold: dict[str, str] | None = Field(
-        None, description="the same of `scoreline threshold`, which have their calibrations in them"
-    )
 
 
 class IgnoredFields(BaseModel):
@@ -120,7 +125,7 @@ class OpenAiQuestion(BaseModel):
     )
 
 
-class DecisionsBody(OriginFields, PermutedFields, CallFields, IgnoredFields):
+class DecisionsBody(OriginFields, PermutedFields, ArtefactFields, CallFields, IgnoredFields):
     """The body of `POST /v1/decisions`, as OpenAI's clients send it. Unknown fields are refused."""
 
     input: str | Annotated[list[dict[str, Any]], Field(min_length=1)] = Field(
@@ -195,7 +200,15 @@ class JudgedAnswer(Shape):
     threshold: str | None = Field(None, description="the id of the threshold")
 
 
-class SystemOneResponse(WithOrigin):
+class WithJudged(WithOrigin):
+    """An answer with what artefacts make of it."""
+
+    judged: dict[str, JudgedAnswer] | None = Field(
+        None, description="by name, of the questions for which a calibration or a threshold is named"
+    )
+
+
+class SystemOneResponse(WithJudged):
     """Answers by the names of their questions."""
 
     id: str = Field(description="the id of the job that computed them")
@@ -204,9 +217,6 @@ class SystemOneResponse(WithOrigin):
     usage: SystemOneUsage
     diagnostics: dict[str, Diagnostics]
     warnings: list[str]
-    judged: dict[str, JudgedAnswer] | None = Field(
-        None, description="of the questions for which a calibration or a threshold is named"
-    )
 
 
 class PredicateAnswer(Shape):
@@ -271,7 +281,7 @@ class DecisionsUsage(Shape):
     total_tokens: int
 
 
-class DecisionsResponse(WithOrigin):
+class DecisionsResponse(WithJudged):
     """Answers in the order of their questions."""
 
     id: str = Field(description="the id of the job that computed them")

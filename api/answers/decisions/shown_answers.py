@@ -26,14 +26,14 @@ def show_decision(
     answers = list(answers_of(job.form, scores, item_labels, of_tokens=job.options.is_of_vocabulary))
     warnings = [*job.warnings, *warnings_of_answers(answers)]
     tokens = int(job.form["input_tokens"])
-    cached = min(cached_tokens, tokens)
+    cached, judged = min(cached_tokens, tokens), judged_answers(job.options, answers)
     if job.options.shape is Shape.SYSTEMONE:
         return {
             "answers": {answer.name: _systemone(answer) for answer in answers},
             "usage": {"input_tokens": tokens, "output_tokens": 0, "cached_tokens": cached},
             "diagnostics": {answer.name: _diagnostics(answer) for answer in answers},
             "warnings": warnings,
-            **judged_answers(job.options, answers),
+            **judged,
         }
     return {
         "object": "decision",
@@ -47,6 +47,7 @@ def show_decision(
         },
         "diagnostics": [_diagnostics(answer) for answer in answers],
         "warnings": warnings,
+        **judged,
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 import scoreline
-from api.answers.decisions.schemas import DecisionsBody, SystemOneBody
+from api.answers.decisions.schemas import DecisionsBody, SystemOneBody, WithJudged
 from api.answers.error_responses import STATUS
 from api.answers.examples import ANSWERS
 from api.answers.items.request_schemas import BatchEvent, Event, JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
@@ -29,7 +29,9 @@ from tests.api.serving import RunningApi
 
 ROOT = Path(__file__).parents[3]
 
-_SHAPES: list[type[BaseModel]] = [*Shape.__subclasses__(), *WithOrigin.__subclasses__(), EitherRanking]
+_SHAPES: list[type[BaseModel]] = [one for base in (Shape, WithOrigin, WithJudged) for one in base.__subclasses__()] + [
+    EitherRanking
+]
 SHAPES = {shape.__name__: shape for shape in _SHAPES}
 
 NOT_OF_A_ROUTE = {ErrorCode.METHOD_NOT_ALLOWED, ErrorCode.BATCH_EXPIRED, ErrorCode.BATCH_CANCELLED}

@@ -273,6 +273,29 @@ def test_the_answers_of_questions_are_calibrated_and_decided_by_name(served: Ser
     assert job["result"]["judged"] == answer["judged"]
 
 
+def test_openai_s_words_of_a_question_have_the_same_artefacts(served: Served) -> None:
+    api, _ = served.api, add_artefacts_of_questions(served)
+    named: Json = {"threshold": {"town": "team", "great": "great"}}
+    judged = api.client.post("/v1/systemone", json=DECISION | named).json()["judged"]
+    choices = [{"value": "Paris", "description": "France"}, {"value": "London"}]
+    questions = [
+        {"type": "choice", "name": "town", "instructions": "Which one?", "choices": choices},
+        {"type": "predicate", "name": "great", "instructions": "Is it great?"},
+        {"type": "predicate", "instructions": "Is it great?"},
+    ]
+    body: Json = {"input": DECISION["state"], "questions": questions} | named
+    assert api.client.post("/v1/decisions", json=body).json()["judged"] == judged
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    for change, says in (
+        ({"input": messages}, "'team' is for a state that is a text"),
+        ({"threshold": {"great": "team"}}, "'team' is for another question"),
+        ({"threshold": {"nobody": "team"}}, "there is no question 'nobody'"),
+    ):
+        error = api.client.post("/v1/decisions", json=body | change).json()["error"]
+        assert says in error["message"], error
+        assert error["code"] == ("invalid_request" if "nobody" in says else "invalid_artefact")
+
+
 def test_an_artefact_is_for_orders_only_where_they_differ(served: Served) -> None:
     artefacts = add_artefacts_of_questions(served)
     in_two = replace(artefacts["team"], prompt={**artefacts["team"].prompt, "permute": 2})
