@@ -1,9 +1,9 @@
 """Count the scores that calibrations and thresholds are applied to, and say when they have left those of the artefact.
 
 The numbers are those of :mod:`judgement.drift`. Each process adds what it has counted to the database now and then, so
-all of them see the counts of all, also after a restart. A job counts in the hour in which it ended, once for each
-process that reads it, as far as that remembers. What a process has counted within the last seconds is lost if it is
-killed: nothing else depends on it.
+all of them see the counts of all, also after a restart. Items count when they are read, in the hour in which their job
+ended: once for each process that they are read from, as far as that remembers. What a process has counted within the
+last seconds is lost if it is killed: nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
+import structlog
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -45,6 +45,8 @@ MOST_JOBS = 20_000
 
 _HOUR = 3600
 
+log = structlog.stdlib.get_logger("api")
+
 
 @dataclass(frozen=True, slots=True)
 class Drift:
@@ -57,9 +59,8 @@ class Drift:
     def warnings(self) -> list[str]:
         """What an operator should know, in words."""
         return [
-            f"the scores that {self.name!r} is applied to are no longer like those that it was made from: the "
-            f"stability index of {one.distribution} is {one.index:.2f}, above {one.limit:.2f}, in {one.rows:,} rows "
-            f"of the last {HOURS} hours; label new rows, and evaluate them"
+            f"the scores that {self.name!r} is applied to are no longer like those that it was made from "
+            f"({one.distribution}): label new rows, and evaluate them"
             for one in self.shifts
             if one.is_alarm
         ]
@@ -74,35 +75,53 @@ class ScoreCounts:
         """folder: the artefacts that requests may name; None: there are none."""
         self._database, self._folder, self._clock = database, folder, clock
         self._counts: Counter[Cell] = Counter()
-        self._seen: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._references: dict[str, tuple[Reference, bool]] = {}  # by the ids of artefacts: see _reference
+        self._done: OrderedDict[str, int] = OrderedDict()  # by the ids of jobs: items that were counted
+        self._references: dict[str, tuple[Reference, bool] | None] = {}  # by the ids of artefacts: see _reference
         self._lock = threading.Lock()
         self._found = ThrottledValue(self._look, LOOK_SECONDS)
+
+    def then(self, encode: Callable[[ScorePage], bytes], page: ScorePage) -> bytes:
+        """Count the items of a page, and encode it. For a thread, because both take the processor's time."""
+        self.count_page(page)
+        return encode(page)
 
     def count_page(self, page: ScorePage | None) -> None:
         """Count the items of a page, if its job has succeeded."""
         if page is not None and page.job.status is JobStatus.SUCCEEDED and len(page.indices):
-            computed, ended = computed_of(page), page.job.finished_at
-            self.count(computed, page.job.id, ended or page.job.created_at, int(page.indices[0]))
+            ended = page.job.finished_at or page.job.created_at
+            self.count(computed_of(page), page.job.id, ended, int(page.indices[0]))
 
     def count(self, computed: Computed, job_id: str, finished_at: float, first: int = 0) -> None:
-        """Count some items of a job whose scores are answered. first: the index of the first of them."""
-        if self._folder is None or computed.job.options.artefact is None or not self._is_new(job_id, first):
+        """Count some items of a job that follow those that were counted. first: the index of the first of them.
+
+        Of decisions, and of jobs with a baseline, only whole results count: no item has a score without the others.
+        """
+        job, items = computed.job, len(computed.scores)
+        if self._folder is None or job.options.artefact is None:
             return
-        # What is wrong with scores or artefact is said where the answer is made.
-        with suppress(JudgementError, RequestError):
+        if (job.form is not None or job.options.baseline) and items != job.total_items:
+            return
+        done = self._take(job_id, first, first + items) - first
+        if not 0 <= done < items:
+            return
+        try:
             for rule, shares, mass in _judged(computed):
-                self._count(rule, shares, mass, job_id, int(finished_at // _HOUR))
+                self._count(rule, shares[done:], None if mass is None else mass[done:], job_id, finished_at)
+        except (JudgementError, RequestError):
+            return  # Where the answer is made, it is said what is wrong.
+        except Exception:  # An answer does not depend on what is counted.
+            log.exception("scores could not be counted", job_id=job_id)
 
-    def _is_new(self, job_id: str, first: int) -> bool:
+    def _take(self, job_id: str, first: int, end: int) -> int:
+        """Return how many items of a job were counted before. Those up to end are from now on, if none is left out."""
         with self._lock:
-            is_new = (job_id, first) not in self._seen
-            self._seen[job_id, first] = None
-            if len(self._seen) > MOST_JOBS:
-                self._seen.popitem(last=False)
-        return is_new
+            done = self._done.pop(job_id, 0)
+            self._done[job_id] = max(done, end) if first <= done else done
+            if len(self._done) > MOST_JOBS:
+                self._done.popitem(last=False)
+        return done
 
-    def _count(self, rule: Rule, shares: Floats, mass: Floats | None, job_id: str, hour: int) -> None:
+    def _count(self, rule: Rule, shares: Floats, mass: Floats | None, job_id: str, finished_at: float) -> None:
         found = self._reference(rule.name, rule.id)
         if found is None or not len(shares):
             return
@@ -111,7 +130,7 @@ class ScoreCounts:
             # Items of one query are easy or hard together, so one of them counts, as one row of a group of the file.
             place = crc32(job_id.encode()) % len(shares)
             shares, mass = shares[place : place + 1], None if mass is None else mass[place : place + 1]
-        counts = reference.count(shares, mass)
+        counts, hour = reference.count(shares, mass), int(finished_at // _HOUR)
         with self._lock:
             for distribution, cells in counts.items():
                 for cell in np.flatnonzero(cells).tolist():
@@ -124,34 +143,37 @@ class ScoreCounts:
         """
         if artefact_id not in self._references:
             assert self._folder is not None
-            artefact = self._folder.find(name)
-            reference = None if artefact is None else Reference.read(artefact.figures)
-            if artefact is None or reference is None or artefact.id != artefact_id:
-                return None
-            self._references[artefact_id] = reference, _has_queries(artefact)
+            artefact, found = self._folder.find(name), None
+            if artefact is not None and artefact.id == artefact_id:
+                reference = Reference.read(artefact.figures)
+                found = None if reference is None else (reference, _has_queries(artefact))
+            self._references[artefact_id] = found
         return self._references[artefact_id]
 
     def add(self) -> None:
-        """Add what was counted to the database. Blocks on SQL. Raises StorageUnavailable; then it is kept."""
+        """Add what was counted to the database; if that fails, it is kept. Blocks on SQL. Raises StorageUnavailable."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         if not counts:
             return
         try:
             add_counts(self._database, counts)
-        except StorageUnavailable:
+        except Exception:
             with self._lock:
                 self._counts += counts
             raise
 
     def look(self) -> list[Drift]:
-        """Return what is known of each artefact of the folder. Blocks on SQL. Raises StorageUnavailable."""
+        """Return what is known of each artefact of the folder; nothing while the database is away. Blocks on SQL."""
         return [] if self._folder is None else self._found.get()
 
     def _look(self) -> list[Drift]:
         end = int(self._clock() // _HOUR)
         references = dict(_references(self._folder))
-        sums = sum_counts(self._database, end - HOURS, end) if references else {}
+        try:
+            sums = sum_counts(self._database, end - HOURS, end) if references else {}
+        except StorageUnavailable:
+            return []
         return [
             Drift(name, tuple(shifts(reference, _arrays(reference, sums, artefact_id))))
             for name, (artefact_id, reference) in references.items()
@@ -173,11 +195,7 @@ class DriftCollector(Collector):
             "scoreline_artefact_shift", "How far their scores are from those that it was made from.", labels=labels
         )
         alarm = GaugeMetricFamily("scoreline_artefact_drifted", "Whether that is too far.", labels=labels)
-        try:
-            found = self._counts.look()
-        except StorageUnavailable:
-            found = []
-        for drift in found:
+        for drift in self._counts.look():
             for one in drift.shifts:
                 of = (drift.name, one.distribution)
                 rows.add_metric(of, one.rows)

@@ -36,7 +36,6 @@ class Results:
         found = await self._rounds.answer(job_id, values)
         if found is None or found[0].tenant != tenant:
             raise job_not_found()
-        self.counts.count_page(found[1])
         return found
 
     def read(self, job: JobRecord, max_items: int | None = None) -> JobResult:

@@ -157,10 +157,11 @@ def without_prior(probabilities: Floats, baseline: Floats) -> Floats:
     """Return the probabilities of rows, [N, K], divided by what the baseline gets, so that each row sums to 1.
 
     baseline: [B, K] the probabilities of texts that say nothing; their mean in log space is the prior of the labels.
-    Source: Zhao and others, Calibrate before use (2021).
+    A row of zeros stays one. Source: Zhao and others, Calibrate before use (2021).
     """
     prior = np.log(np.maximum(baseline, LEAST)).mean(axis=0)
-    return softmax(np.log(np.maximum(probabilities, LEAST)) - prior)
+    adjusted = softmax(np.log(np.maximum(probabilities, LEAST)) - prior)
+    return np.where(probabilities.any(axis=1, keepdims=True), adjusted, 0.0)
 
 
 def softmax(logits: Floats) -> Floats:

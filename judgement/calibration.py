@@ -27,9 +27,8 @@ LEAST_ROWS_OF_A_LABEL = 10
 """Rows of each label, so that every fold has some."""
 
 LEAST_ROWS_FOR_BIAS = 1_000
-"""Clusters from which on temperature is kept only if it is clearly better than the method that can also favour a label
-less. So many rows tell the few numbers more of that method to a thousandth of a nat, while a bias that temperature
-can't mend stays, however many rows there are."""
+"""Clusters from which on a tie of temperature goes to the method that can also favour a label less. What its further
+numbers cost is in its held-out log loss. A bias that temperature can't mend stays, however many rows there are."""
 
 LEAST_ROWS_FOR_ISOTONIC = 1_000
 """Clusters from which on a free curve is tried, too: it follows the noise of fewer. Source: Niculescu-Mizil and
@@ -70,7 +69,7 @@ def calibrate(sample: Sample) -> Calibration:
     best = min(means, key=means.__getitem__)
     if best == "temperature" and sample.cluster_count >= LEAST_ROWS_FOR_BIAS:
         with_bias = "platt" if "platt" in losses else "vector"
-        if _is_as_good(losses[with_bias], losses[best], sample):
+        if means[with_bias] < means["identity"] and _is_as_good(losses[with_bias], losses[best], sample):
             best = with_bias
     both = {"now": mean_of(losses[best], sample.clusters), "before": mean_of(losses["identity"], sample.clusters)}
     gain = Bootstrap(both, sample.cluster_count).difference("before", "now")

@@ -217,30 +217,25 @@ def _parse_baseline(baseline: object, *, text: bool) -> list[str] | list[list[in
         return []
     if not isinstance(baseline, list) or not 0 < len(baseline) <= MOST_BASELINE:
         raise invalid(f"baseline must be a list of 1 to {MOST_BASELINE} items that say nothing", "baseline")
-    try:
-        return check_items(baseline, text=text)
-    except RequestError as error:
-        raise RequestError(
-            error.code,
-            error.message.replace("items", "baseline"),
-            param=(error.param or "").replace("items", "baseline"),
-        ) from None
+    return check_items(baseline, text=text, field="baseline")
 
 
-def check_items(items: list[object], *, text: bool, first: int = 0) -> list[str] | list[list[int]]:
+def check_items(
+    items: list[object], *, text: bool, first: int = 0, field: str = "items"
+) -> list[str] | list[list[int]]:
     """Return items after checking that they are all texts (``text``) or all lists of token ids.
 
-    first: index of the first one among the request's items. Raises :class:`RequestError`.
+    first: index of the first one among the request's items. field: where they stand. Raises :class:`RequestError`.
     """
-    _check_item_shapes(items, first)
+    _check_item_shapes(items, first, field)
     kind = str if text else list
     if not set(map(type, items)) <= {kind}:
         n = next(n for n, item in enumerate(items, first) if type(item) is not kind)
-        raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED, param=f"items[{n}]")
+        raise RequestError(ErrorCode.MIXED_INPUT_TYPES, _MIXED.replace("items", field), param=f"{field}[{n}]")
     return cast("list[str] | list[list[int]]", items)
 
 
-def _check_item_shapes(items: list[object], first: int) -> None:
+def _check_item_shapes(items: list[object], first: int, field: str) -> None:
     """Check that each item is encodable text or a list of integers.
 
     All items are first checked together, which is faster; only after a failure are they checked one by one.
@@ -252,11 +247,11 @@ def _check_item_shapes(items: list[object], first: int) -> None:
         return
     for n, item in enumerate(items, first):
         if isinstance(item, str):
-            check_text(item, f"items[{n}]")
+            check_text(item, f"{field}[{n}]")
         elif isinstance(item, list):
-            check_ids(item, f"items[{n}]")
+            check_ids(item, f"{field}[{n}]")
         else:
-            raise invalid(f"items[{n}] must be a string or a list of token ids", f"items[{n}]")
+            raise invalid(f"{field}[{n}] must be a string or a list of token ids", f"{field}[{n}]")
 
 
 def _parse_temperature(value: object, *, apply_softmax: bool, **_: bool) -> float:

@@ -16,6 +16,7 @@ from api.answers.completions import encode_completion
 from api.answers.presentation import ScoredJob, encode_scoring
 from api.answers.reranking import Ranking, encode_ranking
 from api.batches.reading import INTERNAL, packed_formula
+from api.drift import ScoreCounts
 from api.provenances import Shown
 from api.requests.bodies.json_body import parse_json
 from api.requests.reranking import documents_of
@@ -40,6 +41,7 @@ class Needed:
     provenances: Mapping[int, Shown]  # of lines that ask for them
     tokenizer: TextTokenizer  # by which tokens become texts
     receipt_keys: ReceiptKeys | None
+    counts: ScoreCounts
 
 
 def encode_lines(batch: BatchRecord, lines: Sequence[EndedLine], needed: Needed) -> Written:
@@ -84,6 +86,7 @@ def _answer(batch: BatchRecord, line: EndedLine, needed: Needed) -> tuple[str, b
     job, page = line.result
     if page is None:
         raise _reason(batch, job)
+    needed.counts.count_page(page)
     provenance = needed.provenances.get(line.number)
     scored = replace(ScoredJob.read(page), provenance=provenance, receipt_keys=needed.receipt_keys)
     if job.options.shape is Shape.COMPLETION:

@@ -215,11 +215,10 @@ class BatchWork:
             await self._of(batch, self._provenances_of, lines),
             self._service.reading.tokenizer,
             self._service.receipt_keys,
+            self._service.results.counts,
         )
         written = await self._service.threads.text_of(batch.tenant, encode_lines, batch, lines, needed)
         if await self._of(batch, write_lines, batch, lines[-1].number + 1, written):
-            for line in lines:
-                self._service.results.counts.count_page(None if line.result is None else line.result[1])
             self._service.metrics.count_lines(completed=written.completed, failed=written.failed)
         return may_be_more
 

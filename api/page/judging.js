@@ -40,7 +40,8 @@ function places(labels) {
 }
 
 /**
- * Judge rows of {index, scores} by the place of each item's true label. Scores are divided by their sum, because those
+ * Judge rows of {index, scores} by the place of each item's true label, by what a calibration makes of the scores if they
+ * have that. Scores are divided by their sum, because those
  * of an item need not add up to 1. Throws Unusable for scores that are no shares.
  */
 export function judge(rows, truth) {
@@ -49,7 +50,8 @@ export function judge(rows, truth) {
   const isRight = new Uint8Array(judged.length);
   const predicted = new Float64Array(judged.length);
   const happened = new Uint8Array(judged.length);
-  judged.forEach(({ index, scores }, n) => {
+  judged.forEach(({ index, scores: raw, calibrated }, n) => {
+    const scores = calibrated ?? raw;
     const sum = scores.reduce((total, one) => total + one, 0);
     if (scores.some((one) => one === null || one < 0) || !(sum > 0)) {
       throw new Unusable(`The scores of item ${index} are no probabilities: they must be numbers from 0 on, and one of them above 0.`);

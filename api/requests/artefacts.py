@@ -49,8 +49,10 @@ def with_artefacts_of_questions(
             raise invalid(f"{field} must be an object with the name of an artefact for each question", field)
         given[field] = names or {}
     assert request.decision is not None
-    # Of several questions with one name, the last one: an answer is found by its name.
     questions = {one.question.name: one.question for one in request.decision.asked}
+    places: dict[str | None, set[str]] = {}
+    for path, one in zip(request.decision.paths, request.decision.asked, strict=True):
+        places.setdefault(one.question.name, set()).add(path)
     rules: dict[str, Rule] = {}
     for question in dict.fromkeys(name for names in given.values() for name in names):
         of_question = {field: names.get(question) for field, names in given.items()}
@@ -60,6 +62,8 @@ def with_artefacts_of_questions(
         name, artefact, field = found
         if question not in questions:
             raise invalid(f"{field}: there is no question {quote(question)}", field)
+        if len(places[question]) > 1:
+            raise invalid(f"{field}: there are several questions {quote(question)}", field)
         if difference := _difference_of_model(reading, artefact, request.options.adapter) or _difference_of_question(
             artefact, questions[question], body, are_one=request.decision.prompts.are_one
         ):

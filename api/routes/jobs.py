@@ -256,9 +256,9 @@ async def scores(
     job_id = checked_job_id(job_id)
     if place_of(request).kind is not Kind.STREAM:
         page = await service.store.of(principal.tenant, read_scores, job_id, offset, limit)
-        service.results.counts.count_page(page)
         place_of(request).reserve_answer(expected_bytes(page.job, len(page.indices), page.number_of_targets))
-        return json_response(await service.threads.text_of(principal.tenant, encode_page, page))
+        then = service.results.counts.then
+        return json_response(await service.threads.text_of(principal.tenant, then, encode_page, page))
     first = await service.store.of(principal.tenant, _read_succeeded, job_id, offset)
     return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
 
@@ -339,8 +339,7 @@ async def _lines(service: Service, tenant: str, page: ScorePage, offset: int) ->
     """
     try:
         while True:
-            service.results.counts.count_page(page)
-            yield await service.threads.text_of(tenant, encode_lines, page)
+            yield await service.threads.text_of(tenant, service.results.counts.then, encode_lines, page)
             if page.next_offset is None:
                 return
             page = await service.store.of(tenant, _read_succeeded, page.job.id, page.next_offset)

@@ -138,7 +138,6 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
         if isinstance(ended, CallResult):
             service.metrics.count_ended(accepted.job_id, JobStatus.SUCCEEDED)
             scored = ScoredJob.noticed(submission, accepted.job_id, ended)
-            service.results.counts.count(scored.computed, scored.id, scored.finished_at)
             scored = await _with_provenance(service, call, scored, (ended.provenance,))
             place.reserve_answer(expected)
             return json_response(
@@ -156,11 +155,19 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
 
 def _encoder(service: Service, call: Call) -> Callable[[ScoredJob], bytes]:
     """Return what makes the answer of a call of its scores."""
+    encode: Callable[[ScoredJob], bytes] = encode_scoring
     if call.ranking is not None:
-        return partial(encode_ranking, ranking=call.ranking)
-    if call.submission.options.shape is Shape.COMPLETION:
-        return partial(encode_completion, tokenizer=service.reading.tokenizer)
-    return encode_scoring
+        encode = partial(encode_ranking, ranking=call.ranking)
+    elif call.submission.options.shape is Shape.COMPLETION:
+        encode = partial(encode_completion, tokenizer=service.reading.tokenizer)
+    if call.submission.options.artefact is None:
+        return encode
+
+    def count_and_encode(scored: ScoredJob) -> bytes:
+        service.results.counts.count(scored.computed, scored.id, scored.finished_at)
+        return encode(scored)
+
+    return count_and_encode
 
 
 class _Read(NamedTuple):
@@ -183,8 +190,8 @@ async def _with_provenance(service: Service, call: Call, scored: ScoredJob, ids:
 def _is_small(call: Call) -> bool:
     """Return whether to encode what a notice can bring takes less than it takes to hand it to a thread."""
     options = call.submission.options
-    # The text of each token is looked up, or a digest is taken.
-    if options.shape is Shape.COMPLETION or options.receipt is not None:
+    # The text of each token is looked up, a digest is taken, or scores are calibrated and counted.
+    if options.shape is Shape.COMPLETION or options.receipt is not None or options.artefact is not None:
         return False
     # The notice has the score of each label once, and any number of items may name it any number of times.
     if call.submission.item_labels is not None or call.ranking is None:

@@ -17,6 +17,7 @@ from scoreline.client.exchange.flow import (
     Answer,
     Close,
     Command,
+    Compute,
     Exchange,
     Flow,
     Give,
@@ -254,6 +255,8 @@ class AsyncClient(Connected):
                     return Answer(response.status_code, response.headers, response.content)
                 case Sleep(seconds):
                     return await asyncio.sleep(seconds)
+                case Compute(function):
+                    return await asyncio.to_thread(function)
                 case Open(request, reading, seconds):
                     wanted = self._http.build_request(**request_settings(request, seconds))
                     response = await self._http.send(wanted, stream=True)

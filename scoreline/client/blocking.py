@@ -17,6 +17,7 @@ from scoreline.client.exchange.flow import (
     Answer,
     Close,
     Command,
+    Compute,
     Exchange,
     Flow,
     Give,
@@ -240,6 +241,8 @@ class Client(Connected):
                     return Answer(response.status_code, response.headers, response.content)
                 case Sleep(seconds):
                     return time.sleep(seconds)
+                case Compute(function):
+                    return function()
                 case Open(request, reading, seconds):
                     wanted = self._http.build_request(**request_settings(request, seconds))
                     response = self._http.send(wanted, stream=True)

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 from scoreline.client import mapping
 from scoreline.client.errors import InvalidRequest
-from scoreline.client.exchange.flow import Flow
+from scoreline.client.exchange.flow import Compute, Flow
 from scoreline.client.exchange.sending import Service
 from scoreline.client.mapping import CONCURRENCY
 from scoreline.client.operations import scoring
@@ -125,8 +125,9 @@ def evaluate(
         from scoreline.judging.memory import Evaluating
     except ModuleNotFoundError as error:
         raise ImportError(f'evaluate needs {error.name}: pip install "scoreline[judgement]"') from None
-    evaluating = Evaluating(columns, compared, keep_duplicates=keep_duplicates)
-    pairs = evaluating.asked((yield from scoring.models(service)))
+    evaluating = yield from Compute(lambda: Evaluating(columns, compared, keep_duplicates=keep_duplicates))
+    models = yield from scoring.models(service)
+    pairs = yield from Compute(lambda: evaluating.asked(models))
     returned = 0
 
     def count(now: MapProgress) -> None:
@@ -139,4 +140,4 @@ def evaluate(
         results = yield from mapping.map(service, pairs, concurrency=concurrency, **(many | {"progress": count}))
     except InvalidRequest as error:
         raise evaluating.about_items(error, returned) from None  # results come in order
-    return Evaluation(evaluating.report(results))
+    return Evaluation((yield from Compute(lambda: evaluating.report(results))))

@@ -125,7 +125,7 @@ class JobSets:
     async def submit(self, query: Any, items: Any, *, idempotency_key: str | None = None, **options: Any) -> Job:
         """Do what the client's ``submit`` does."""
         key = idempotency(idempotency_key)["Idempotency-Key"]
-        count = len(items) if isinstance(items, Sized) else SHORT_ITEMS
+        count = len(items) + len(options.get("baseline") or ()) if isinstance(items, Sized) else SHORT_ITEMS
         return await self._sent(submit(self.driver.service, query, items, idempotency_key=key, **options), count)
 
     async def submit_decision(

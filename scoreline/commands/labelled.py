@@ -112,6 +112,8 @@ class LabelledWork:
         """
         if ranking and self._given["query_column"] is None:
             raise CommandError("--ranking needs --query-column, which says which items belong together", ExitCode.USAGE)
+        if ranking and any(system.options.get("baseline") for system in self._systems):
+            raise CommandError("--ranking ranks by the model's scores, and does not go with --baseline", ExitCode.USAGE)
         if ranking:
             self.labelled.grades()
         else:

@@ -95,12 +95,17 @@ class Evaluating:
 def _cells(column: Any) -> list[Any]:
     """Return a column as a list, with None for each cell that is missing or blank."""
     values = plain(column)
-    return [None if is_blank(cell) else cell for cell in (values if isinstance(values, list) else [values])]
+    return [None if is_blank(cell) else _whole(cell) for cell in (values if isinstance(values, list) else [values])]
+
+
+def _whole(cell: Any) -> Any:
+    """Return a whole number as one: a column of classes with a gap has 1.0 for 1."""
+    return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
 def _system(name: str, options: Mapping[str, Any], queries: str | None) -> System:
     given = options.get("labels")
-    names = tuple(str(one).strip() for one in given) if isinstance(given, Mapping) else ()
+    names = tuple(str(_whole(one)).strip() for one in given) if isinstance(given, Mapping) else ()
     labels = () if given is None else given.values() if isinstance(given, Mapping) else plain(given)
     texts = tuple(labels) if isinstance(labels, Iterable) else ()
     if isinstance(given, str) or not all(isinstance(text, str) for text in texts):

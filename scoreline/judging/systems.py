@@ -135,7 +135,7 @@ def _system(name: str, options: Mapping[str, Any], table: Mapping[str, Any], tru
     merged = {**options, **table}
     if merged.get("questions") is not None:
         columns = read_state_columns(options["state_column"], options["state_columns"], scores_empty=scores_empty)
-        given = [key for key in ("label", "template", "item_template", "query_template") if merged.get(key)]
+        given = [key for key in ("label", *PROMPT_OPTIONS) if merged.get(key) and key != "model"]
         if given:
             words = given[0].replace("_", "-")
             raise CommandError(

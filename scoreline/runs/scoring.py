@@ -182,7 +182,8 @@ class GroupScorer:
                 self._journal.add_job(key, window, job_id)
             try:
                 with self._under_way(key):
-                    return await self._sets.wait(job_id, len(self._plan.questions or items))
+                    more = len(self._plan.options.get("baseline") or ())
+                    return await self._sets.wait(job_id, len(self._plan.questions or items) + more)
             except NotFound:
                 # It was deleted, perhaps because the run rested for days.
                 self._journal.begin_attempt(base, key, window)

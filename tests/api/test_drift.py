@@ -15,7 +15,7 @@ import pytest
 from api.drift import LOOK_SECONDS
 from jobs.score_counts import Cell, add_counts, sum_counts
 from jobs.store.database import Database
-from judgement.artefacts import write
+from judgement.artefacts import read, write
 from judgement.drift import LABEL, MASS, SCORE, Reference
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.store import StoreSettings
@@ -87,6 +87,62 @@ def test_each_item_is_counted_once_however_often_it_is_read(store_url: str, tmp_
     assert not [one for one, _ in found if one == ids["old"]]
 
 
+def counted_rows(url: str, artefact_id: str) -> int:
+    with closing(Database.open(StoreSettings(database_url=url))) as database:
+        return sum(sum_counts(database, *HOURS).get((artefact_id, SCORE), {}).values())
+
+
+def ended(api: RunningApi, **body: Any) -> str:
+    """Have a job computed, and return its id. Its scores are not read."""
+    job_id: str = api.submit(**body)["id"]
+    assert api.client.get(f"/v1/jobs/{job_id}/events").status_code == 200  # it ends with the job
+    return job_id
+
+
+@pytest.mark.parametrize(
+    ("pages", "expected"),
+    [
+        ([(0, 2), (2, 2), (4, 2)], 6),
+        ([(0, 1), (0, 6)], 6),
+        ([(0, 4), (2, 4), (0, 6)], 6),
+        ([(3, 3)], 0),  # what lies before it may be read, too
+        ([(0, 3), (0, 3)], 3),
+    ],
+)
+def test_pages_count_what_follows_what_was_counted(
+    pages: list[tuple[int, int]], expected: int, sqlite_url: str, tmp_path: Path
+) -> None:
+    directory, folder = make_model_directory(tmp_path / "model"), tmp_path / "artefacts"
+    folder.mkdir()
+    ids = artefacts(directory, folder)
+    with running_api(directory, sqlite_url, tmp_path, calibrations=folder) as (api, _):
+        job_id = ended(api, **BODY)
+        for offset, limit in pages:
+            answer = api.client.get(f"/v1/jobs/{job_id}/scores", params={"offset": offset, "limit": limit})
+            assert len(answer.json()["data"]) == limit
+    assert counted_rows(sqlite_url, ids["reviews"]) == expected
+
+
+def test_of_decisions_and_jobs_with_a_baseline_only_whole_results_count(sqlite_url: str, tmp_path: Path) -> None:
+    directory, folder = make_model_directory(tmp_path / "model"), tmp_path / "artefacts"
+    folder.mkdir()
+    ids = artefacts(directory, folder)
+    adjusted = replace(read(folder / "reviews.json"), prompt=PROMPT | {"baseline": [""]})
+    write(adjusted, folder / "adjusted.json")
+    questions: Json = {"questions": {"b": GREAT, "a": GREAT, "c": GREAT}, "calibration": {"a": "great"}}
+    decision: Json = {"kind": "decision", "state": "I saw London.", **questions}
+    with running_api(directory, sqlite_url, tmp_path, calibrations=folder) as (api, _):
+        for body in (decision, BODY | {"baseline": [""], "calibration": "adjusted"}):
+            job_id = ended(api, **body)
+            path = f"/v1/jobs/{job_id}/scores"
+            for query in ({"limit": 1}, {"offset": 1}, {"offset": 1, "limit": 1}):
+                assert api.client.get(path, params=query).status_code == 200
+            assert api.client.get(path, headers={"Accept": "application/x-ndjson"}).status_code == 200
+            assert api.wait(job_id)["result"]
+    assert counted_rows(sqlite_url, ids["great"]) == 1
+    assert counted_rows(sqlite_url, adjusted.id) == len(ITEMS)
+
+
 def metrics_of(api: RunningApi) -> dict[str, float]:
     lines = api.client.get("/metrics").text.splitlines()
     return {
@@ -121,8 +177,7 @@ def test_an_operator_is_told_when_scores_have_left_those_of_the_artefact(store_u
         }
         assert found[f'scoreline_artefact_rows{{artefact="any-query",distribution="{SCORE}"}}'] == 2_000
         (warning,) = api.client.get("/v1/overview").json()["warnings"]
-        assert "the scores that 'reviews' is applied to are no longer like those that it was made from" in warning
-        assert "the stability index of score is" in warning
+        assert "'reviews' is applied to are no longer like those that it was made from (score)" in warning
         assert LOOK_SECONDS < 3600
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from judgement.applying import ABSTAIN, Rule, apply, decide, read_rules, write_rules
+from judgement.applying import ABSTAIN, Rule, apply, decide, read_rules, without_prior, write_rules
 from judgement.artefacts import Artefact, Kind, read, write
 from judgement.sample import JudgementError
 
@@ -44,6 +44,11 @@ def test_what_is_read_is_what_was_written(artefact: Artefact, tmp_path: Path) ->
     found = read(tmp_path / "one.json")
     assert found == artefact
     assert found.id == artefact.id == json.loads((tmp_path / "one.json").read_text())["id"]
+
+
+def test_what_a_baseline_gets_is_taken_away() -> None:
+    found = without_prior(np.array([[0.5, 0.5], [0.0, 0.0]]), np.array([[0.8, 0.2], [0.2, 0.2]]))
+    assert found.tolist() == [pytest.approx([1 / 3, 2 / 3]), [0.0, 0.0]]  # the prior is 0.4 to 0.2
 
 
 def test_the_id_is_that_of_the_content() -> None:

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from scoring.request import MOST_BASELINE
+
 TokenId = Annotated[int, Field(ge=0)]
 LabelText = Annotated[str, Field(min_length=1)]
 
@@ -73,8 +75,8 @@ class ScoreFields(OriginFields):
         "with a query of token ids; a single text or one flat list of ids is one item; an item may be empty"
     )
     baseline: (
-        Annotated[list[str], Field(min_length=1, max_length=16)]
-        | Annotated[list[list[TokenId]], Field(min_length=1, max_length=16)]
+        Annotated[list[str], Field(min_length=1, max_length=MOST_BASELINE)]
+        | Annotated[list[list[TokenId]], Field(min_length=1, max_length=MOST_BASELINE)]
         | None
     ) = Field(
         None,

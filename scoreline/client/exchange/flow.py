@@ -77,6 +77,13 @@ class Sleep(Command[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class Compute(Command[T]):
+    """The command to call a function that takes long, and return what it returns. Raises what the function raises."""
+
+    function: Callable[[], T]
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """An answer that is read bit by bit."""
 

@@ -278,7 +278,7 @@ def test_openai_s_words_of_a_question_have_the_same_artefacts(served: Served) ->
     named: Json = {"threshold": {"town": "team", "great": "great"}}
     judged = api.client.post("/v1/systemone", json=DECISION | named).json()["judged"]
     choices = [{"value": "Paris", "description": "France"}, {"value": "London"}]
-    questions = [
+    questions: list[Json] = [
         {"type": "choice", "name": "town", "instructions": "Which one?", "choices": choices},
         {"type": "predicate", "name": "great", "instructions": "Is it great?"},
         {"type": "predicate", "instructions": "Is it great?"},
@@ -290,10 +290,11 @@ def test_openai_s_words_of_a_question_have_the_same_artefacts(served: Served) ->
         ({"input": messages}, "'team' is for a state that is a text"),
         ({"threshold": {"great": "team"}}, "'team' is for another question"),
         ({"threshold": {"nobody": "team"}}, "there is no question 'nobody'"),
+        ({"questions": [questions[0], questions[1] | {"name": "town"}]}, "there are several questions 'town'"),
     ):
         error = api.client.post("/v1/decisions", json=body | change).json()["error"]
         assert says in error["message"], error
-        assert error["code"] == ("invalid_request" if "nobody" in says else "invalid_artefact")
+        assert error["code"] == ("invalid_request" if says.startswith("there") else "invalid_artefact")
 
 
 def test_an_artefact_is_for_orders_only_where_they_differ(served: Served) -> None:

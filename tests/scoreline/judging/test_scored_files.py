@@ -215,6 +215,14 @@ def test_a_calibration_is_for_other_rows_and_the_same_labels(tmp_path: Path) -> 
     [
         (("--scores", "yes"), "--scores needs a column for each label"),
         (("--scores", "yes,maybe"), "has no column 'maybe'"),
+        (
+            ("--questions", "q.json", "--state-column", "item", "--baseline", ""),
+            "--questions asks about a state, and does not go with --baseline",
+        ),
+        (
+            ("--query-column", "id", "--item-column", "id", "--ranking", "--baseline", "N/A"),
+            "--ranking ranks by the model's scores, and does not go with --baseline",
+        ),
         (("--scores", "yes,no", "--label", " yes"), "--scores has the file's own scores, and does not go with --label"),
         (("--scores", "yes,no", "--means", "yes"), "give --means once for each column of --scores"),
     ],
