@@ -115,17 +115,21 @@ def context_length(config: Mapping[str, Any]) -> int:
     """Return the length in tokens of the longest sequence that a ``config.json`` allows: ``max_position_embeddings``.
 
     With YaRN (arXiv:2309.00071), that field is the length before or after stretching, depending on who wrote the file.
-    So the stretched length ``factor * original_max_position_embeddings`` is used if it is longer.
-    Raises :class:`CheckpointError`.
+    So the stretched length ``factor * original_max_position_embeddings`` is used if it is longer. With LongRoPE
+    (arXiv:2402.13753), it is ``original_max_position_embeddings``: the tokens of a longer sequence would have other
+    positions than those of a short one, from the first one on. Raises :class:`CheckpointError`.
     """
-    longest = positive_integer(config, "max_position_embeddings")
+    longest, name = positive_integer(config, "max_position_embeddings"), "original_max_position_embeddings"
     scaling = config.get(rope_field(config))
     if isinstance(scaling, Mapping):
         scaling = scaling.get("full_attention", scaling)  # where each kind of layers has its own
-    if not isinstance(scaling, Mapping) or scaling.get("rope_type", scaling.get("type")) != "yarn":
+    if not isinstance(scaling, Mapping):
         return longest
-    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
-    if not isinstance(original, int) or not isinstance(factor, int | float):
+    kind, factor, original = scaling.get("rope_type", scaling.get("type")), scaling.get("factor"), scaling.get(name)
+    if kind == "longrope":
+        original = config.get(name, original)
+        return min(longest, original) if isinstance(original, int) else longest
+    if kind != "yarn" or not isinstance(original, int) or not isinstance(factor, int | float):
         return longest
     return max(longest, int(factor * original))
 

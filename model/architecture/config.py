@@ -20,7 +20,7 @@ from model.architecture.configuration_reader import ConfigurationReader, Unsuppo
 from model.architecture.experts import WIDTH, Mixture, read_mixture
 from model.architecture.families import FAMILIES, Family, Norms, QKNorm
 from model.architecture.recurrence import Recurrence, read_recurrence
-from model.architecture.rope import Rope
+from model.architecture.rope import LongScaling, Rope
 from model.architecture.stored.reading import encoding_of
 from model.architecture.windows import KINDS, Window, read_positions
 from scoring.planning.estimates import ModelSize
@@ -74,6 +74,9 @@ class DecoderConfig:
             raise UnsupportedModelError(
                 f"partial_rotary_factor {self.rope.turned:g} of head_dim {self.head_dim} makes no whole pairs"
             )
+        scaling, pairs = self.rope.scaling, self.rope.pairs(self.head_dim)
+        if isinstance(scaling, LongScaling) and len(scaling.factors) != pairs:
+            raise UnsupportedModelError(f"short_factor has {len(scaling.factors)} numbers for {pairs} pairs of a head")
 
     @property
     def qk_norm(self) -> QKNorm:

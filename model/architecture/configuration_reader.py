@@ -49,6 +49,14 @@ class ConfigurationReader:
             raise UnsupportedModelError(f"{self.named(name)} must be a positive number, not {value!r}")
         return float(value)
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a list of positive finite numbers."""
+        values = self._present(name, None)
+        if not isinstance(values, list):
+            raise UnsupportedModelError(f"{self.named(name)} must be a list of positive numbers, not {values!r}")
+        own = ConfigurationReader({f"{name}[{n}]": value for n, value in enumerate(values)}, self._section)
+        return tuple(own.number(entry) for entry in own.values)
+
     def flag(self, name: str, default: bool) -> bool:
         """Return a boolean."""
         value = self._present(name, default)

@@ -46,7 +46,7 @@ class Family:
     is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
     has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
     has_classes: bool = True  # it is also served with a head for classes
-    stretches: bool = True  # positions may be stretched, as the configuration says
+    scalings: tuple[str, ...] = ("linear", "llama3", "yarn")  # how a configuration may stretch positions
     always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
     bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
     head_dim: int | None = None  # default; None: width / query heads
@@ -54,7 +54,8 @@ class Family:
     windows: Windows | None = None  # None: HuggingFace has none for it
     is_hybrid: bool = False  # some layers are recurrent, and what attention gives is gated: see Recurrence
     is_mixture: bool = False  # the MLP of every layer is a mixture of experts: see Mixture
-    turned: float = 1.0  # the share of each head that positions rotate, of configurations that leave it out
+    # The share of each head that positions rotate, of configurations that leave it out; None: they may name no other.
+    turned: float | None = None
 
 
 FAMILIES = {
@@ -92,7 +93,7 @@ FAMILIES = {
         bias_fields=frozenset({"attention_bias"}),
         windows=Windows(4096, pattern=4, bases=(500_000.0, 500_000.0)),
     ),
-    "phi3": Family("Phi3ForCausalLM", is_fused=True, stretches=False, windows=Windows(None)),
+    "phi3": Family("Phi3ForCausalLM", is_fused=True, scalings=("longrope",), turned=1.0, windows=Windows(None)),
     "qwen2": Family("Qwen2ForCausalLM", always_biased=True, windows=Windows(4096, switch=True)),
     "qwen3": Family(
         "Qwen3ForCausalLM",
@@ -114,7 +115,7 @@ FAMILIES = {
         qk_norm=QKNorm.HEAD,
         norm_offset=1.0,
         has_classes=False,
-        stretches=False,
+        scalings=(),
         head_dim=256,
         kv_heads=4,
         is_hybrid=True,

@@ -7,7 +7,7 @@ a float32 power would grow with the position.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,7 +106,34 @@ class YarnScaling:
         }
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling
+@dataclass(frozen=True, slots=True)
+class LongScaling:
+    """LongRoPE (arXiv:2402.13753): each frequency is divided by a factor of its own.
+
+    The factors are those of sequences within the original context, which is as much as is served: with the factors of
+    longer ones, the first tokens of a sequence would depend on how long it becomes.
+    """
+
+    factors: tuple[float, ...]  # of each pair that is rotated
+    original_context: int  # tokens
+    magnitude: float  # factor of the rotated vectors
+
+    def scaled(self, plain: Frequencies, theta: float) -> Frequencies:
+        """Return each frequency divided by its factor."""
+        return plain / np.array(self.factors, np.float64)
+
+    def to_huggingface(self) -> dict[str, object]:
+        """Return the fields of ``rope_parameters``. Those of longer sequences are never used."""
+        return {
+            "rope_type": "longrope",
+            "short_factor": list(self.factors),
+            "long_factor": list(self.factors),
+            "original_max_position_embeddings": self.original_context,
+            "attention_factor": self.magnitude,
+        }
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +146,24 @@ class Rope:
 
     @classmethod
     def from_huggingface(
-        cls, fields: ConfigurationReader, *, only_plain: bool = False, turned: float | None = None
+        cls, fields: ConfigurationReader, scalings: Collection[str], turned: float | None = None
     ) -> Rope:
         """Read ``rope_parameters``, or its older form, ``rope_scaling`` beside ``rope_theta``.
 
-        only_plain: the positions of the family are not stretched, or otherwise than here. turned: the share of a head
-        that is rotated unless the configuration names another; None: it must be whole. Raises
-        :class:`UnsupportedModelError`.
+        scalings: how positions of the family may be stretched, of SCALINGS. turned: the share of a head that is rotated
+        unless the configuration names another; None: it must be whole. Raises :class:`UnsupportedModelError`.
         """
         theta, section = fields.number("rope_theta", DEFAULT_THETA), fields.section(rope_field(fields.values))
-        return cls._of_section(fields, section, theta, only_plain=only_plain, turned=turned)
+        return cls._of_section(fields, section, theta, scalings, turned)
 
     @classmethod
-    def of_kinds(cls, fields: ConfigurationReader, kinds: Sequence[str], bases: tuple[float, float]) -> list[Rope]:
+    def of_kinds(
+        cls,
+        fields: ConfigurationReader,
+        kinds: Sequence[str],
+        bases: tuple[float, float],
+        scalings: Collection[str],
+    ) -> list[Rope]:
         """Read the positions of full layers and of those with a window.
 
         They stand in ``rope_parameters`` by the kinds of layers. In the older form, ``rope_theta`` and ``rope_scaling``
@@ -142,7 +174,8 @@ class Rope:
         if new.values and not any(kind in new for kind in kinds):
             raise UnsupportedModelError(f"rope_parameters must have a section {' or '.join(kinds)}")
         of_full = ConfigurationReader({**new.section(kinds[0]).values, **older.values}, rope_field(fields.values))
-        return [cls._of_section(fields, of_full, full), cls._of_section(fields, new.section(kinds[1]), local)]
+        sections = (of_full, full), (new.section(kinds[1]), local)
+        return [cls._of_section(fields, section, theta, scalings) for section, theta in sections]
 
     @classmethod
     def _of_section(
@@ -150,8 +183,7 @@ class Rope:
         fields: ConfigurationReader,
         rope: ConfigurationReader,
         theta: float,
-        *,
-        only_plain: bool = False,
+        scalings: Collection[str],
         turned: float | None = None,
     ) -> Rope:
         """Read a section about rotary positions. theta: the base where it names none."""
@@ -160,9 +192,8 @@ class Rope:
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind == "default":
             return cls(theta, turned=share)
-        implemented = () if only_plain else tuple(SCALINGS)
-        if kind not in implemented:
-            known = ", ".join(repr(known) for known in ("default", *implemented))
+        if kind not in scalings:
+            known = ", ".join(repr(known) for known in ("default", *scalings))
             raise UnsupportedModelError(f"{rope.named('rope_type')} {kind!r} is not implemented, only {known}")
         return cls(theta, SCALINGS[kind](fields, rope), share)
 
@@ -229,6 +260,13 @@ def _yarn(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:
     )
 
 
+def _long(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:
+    original = _original_context(fields, rope)
+    factor = rope.number("factor", fields.integer("max_position_embeddings") / original)
+    inferred = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return LongScaling(rope.numbers("short_factor"), original, rope.number("attention_factor", inferred))
+
+
 def _magnitude(factor: float, scale: float) -> float:
     """Return YaRN's temperature, section 3.4 of the paper."""
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
@@ -243,5 +281,6 @@ SCALINGS: dict[str, Callable[[ConfigurationReader, ConfigurationReader], Scaling
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    "longrope": _long,
 }
 """Readers by ``rope_type``, called with the whole configuration and its section about rotary positions."""

@@ -30,10 +30,9 @@ def read_positions(fields: ConfigurationReader, family: Family) -> tuple[Rope, W
         raise UnsupportedModelError(f"sliding_window {size} is not implemented for {fields.get('model_type')}")
     layers = _windowed_layers(fields, family)
     if windows is None or windows.bases is None:
-        turned = family.turned if family.is_hybrid else None
-        rope = Rope.from_huggingface(fields, only_plain=not family.stretches, turned=turned)
+        rope = Rope.from_huggingface(fields, family.scalings, family.turned)
         return rope, None if size is None or size >= context or not any(layers) else Window(size, layers)
-    full, own = Rope.of_kinds(fields, tuple(KINDS), windows.bases)
+    full, own = Rope.of_kinds(fields, tuple(KINDS), windows.bases, family.scalings)
     return full, Window(min(size or context, context), layers, None if own == full else own)
 
 

@@ -138,6 +138,14 @@ def test_yarn_stretches_the_context_unless_the_configuration_holds_the_stretched
     assert context_length({"max_position_embeddings": written, field: yarn}) == longest
 
 
+def test_long_positions_have_the_original_context() -> None:
+    longrope: dict[str, object] = {"type": "longrope", "short_factor": [1.0]}
+    original = {"original_max_position_embeddings": 4096}
+    assert context_length({"max_position_embeddings": 131072, "rope_scaling": longrope | original}) == 4096
+    assert context_length({"max_position_embeddings": 131072, "rope_scaling": longrope} | original) == 4096
+    assert context_length({"max_position_embeddings": 131072, "rope_scaling": longrope}) == 131072
+
+
 def test_other_scalings_do_not_change_the_context() -> None:
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
     assert context_length({"max_position_embeddings": 131072, "rope_scaling": llama3}) == 131072

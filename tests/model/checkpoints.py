@@ -22,7 +22,7 @@ from model.architecture.decoder import Decoder
 from model.architecture.experts import Mixture
 from model.architecture.families import Norms, QKNorm
 from model.architecture.recurrence import Recurrence
-from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 from model.architecture.windows import Window
 
 CONFIGS = {
@@ -85,6 +85,12 @@ VARIANTS = {
     "olmo2": replace(_SMALL, family="olmo2", kv_heads=4),
     "olmo2 grouped": replace(_SMALL, family="olmo2", norm_epsilon=1e-6, rope=Rope(500_000.0)),
     "phi3": replace(_SMALL, family="phi3", rope=Rope(250_000.0)),
+    "phi4 mini": replace(
+        _SMALL,
+        family="phi3",
+        tied=True,
+        rope=Rope(10_000.0, LongScaling((1.0, 1.25, 1.5, 2.0, 3.0, 4.0), 1024, 1.19), turned=0.75),
+    ),
     "mistral with a window": replace(_SMALL, family="mistral", window=Window(6, (True, True))),
     "phi3 with a window": replace(_SMALL, family="phi3", window=Window(40, (True, True))),
     "qwen2 with a window": replace(_SMALL, family="qwen2", window=Window(3, (False, True))),

@@ -12,7 +12,7 @@ import transformers
 from checkpoints.files import CheckpointError
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
-from model.architecture.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 from model.architecture.windows import KINDS, Window
 from tests.model.checkpoints import CONFIGS, EVERY
 
@@ -55,6 +55,27 @@ def test_the_first_llama_checkpoints_name_no_rotary_base_and_no_key_heads() -> N
     fields = {name: value for name, value in LLAMA.items() if name not in left_out}
     config = DecoderConfig.from_huggingface(fields)
     assert (config.rope, config.kv_heads, config.head_dim) == (Rope(10_000.0), config.query_heads, 16)
+
+
+PHI4_MINI = PHI3 | {
+    "head_dim": None,
+    "hidden_size": 3072,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+    "original_max_position_embeddings": 4096,
+    "partial_rotary_factor": 0.75,
+    "rope_parameters": None,
+    "rope_scaling": {"long_factor": [32.0] * 48, "short_factor": [1] * 48, "type": "longrope"},
+    "sliding_window": 262_144,
+}
+
+
+def test_long_positions_of_a_phi_are_served_up_to_their_original_context() -> None:
+    config = read(**PHI4_MINI)
+    magnitude = math.sqrt(1 + math.log(32) / math.log(4096))
+    assert config.rope == Rope(10_000.0, LongScaling((1.0,) * 48, 4096, magnitude), turned=0.75)
+    assert (config.context, config.window, config.rope.pairs(config.head_dim)) == (4096, None, 48)
 
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
@@ -199,6 +220,23 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
         ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling.rope_type 'dynamic'"),
         ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1.0}}, "rope_parameters.rope_type 'longrope'"),
         ({"rope_parameters": {"rope_theta": 1.0, "partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+        (PHI4_MINI | {"rope_scaling": {"type": "longrope"}}, "config.json lacks rope_scaling.short_factor"),
+        (
+            PHI4_MINI | {"rope_scaling": {"type": "longrope", "short_factor": [1] * 47}},
+            "short_factor has 47 numbers for 48 pairs of a head",
+        ),
+        (
+            PHI4_MINI | {"rope_scaling": {"type": "longrope", "short_factor": [1, 0]}},
+            r"rope_scaling.short_factor\[1\] must be a positive number",
+        ),
+        (
+            PHI4_MINI | {"rope_scaling": {"type": "longrope", "short_factor": "one"}},
+            "rope_scaling.short_factor must be a list of positive numbers, not 'one'",
+        ),
+        (
+            PHI3 | {"rope_scaling": LLAMA3},
+            "rope_scaling.rope_type 'llama3' is not implemented, only 'default', 'longrope'",
+        ),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5"),
         ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
         ({"rope_scaling": {"type": "linear"}}, "lacks rope_scaling.factor"),

@@ -30,7 +30,7 @@ FAMILIES = (
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("mistral wide heads", "granite", "gemma3", "qwen3 moe")),
     *(
         pytest.param(name, marks=pytest.mark.matrix)
-        for name in ("untied", "qwen2 yarn", "llama3 scaled", "llama biased", "olmo2 grouped", "phi3", "olmo3")
+        for name in ("untied", "qwen2 yarn", "llama3 scaled", "llama biased", "olmo2 grouped", "phi4 mini", "olmo3")
     ),
 )
 RECURRENT = ("qwen35", pytest.param("qwen35 in turn", marks=pytest.mark.matrix))
