@@ -1,10 +1,20 @@
-"""A calibration for a prompt of the made-up model."""
+"""A calibration for a prompt of the made-up model, and an API that serves such."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from judgement.artefacts import Artefact, Kind
+from scoring.tokenizing.tokenization import TextTokenizer
+from tests.api.serving import RunningApi, running_api
+from tests.api.tiny_model import make_model_directory
+from tests.provenances import SOME
 
 LABELS = [" yes", " no"]
 THREE = [" yes", " no", " maybe"]
@@ -34,3 +44,17 @@ def artefact(tokenizer: str, weights: str = "made-up", **fields: Any) -> Artefac
         "figures": {},
     }
     return Artefact(**made | fields)
+
+
+@contextmanager
+def serving_artefacts(
+    sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunningApi, Path, str]]:
+    """Run an API with a worker. Returns it, its folder of artefacts, and the fingerprint of its tokenizer."""
+    own, folder = tmp_path_factory.mktemp("served"), tmp_path_factory.mktemp("artefacts")
+    database = Path(shutil.copy(sqlite_template, own / "scoreline.db"))
+    directory = make_model_directory(own / "model")
+    with running_api(directory, f"sqlite:///{database}", own, calibrations=folder) as (api, worker):
+        assert worker is not None
+        worker.provenance = SOME
+        yield api, folder, TextTokenizer.load(directory).fingerprint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,9 @@ from judgement.applying import ABSTAIN, apply, decide
 from judgement.artefacts import Artefact, Kind, write
 from judgement.artefacts import read as read_artefact
 from scoreline.client import Client
-from scoring.tokenizing.tokenization import TextTokenizer
-from tests.api.artefacts import LABELS, PROMPT, THREE, artefact
+from tests.api.artefacts import LABELS, PROMPT, THREE, artefact, serving_artefacts
 from tests.api.batches.running import line, openai_of, read, run
-from tests.api.serving import Json, RunningApi, running_api
-from tests.api.tiny_model import make_model_directory
-from tests.provenances import SOME
+from tests.api.serving import Json, RunningApi
 
 BODY: Json = PROMPT | {"items": ["great", "bad", "so so", "This movie", ""]}
 WEIGHTS = "ab" * 32
@@ -63,13 +59,8 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def served(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    own, folder = tmp_path_factory.mktemp("served"), tmp_path_factory.mktemp("artefacts")
-    database = Path(shutil.copy(sqlite_template, own / "scoreline.db"))
-    directory = make_model_directory(own / "model")
-    with running_api(directory, f"sqlite:///{database}", own, calibrations=folder) as (api, worker):
-        assert worker is not None
-        worker.provenance = SOME
-        artefacts = made(TextTokenizer.load(directory).fingerprint)
+    with serving_artefacts(sqlite_template, tmp_path_factory) as (api, folder, fingerprint):
+        artefacts = made(fingerprint)
         for name, one in artefacts.items():
             write(one, folder / f"{name}.json")
         (folder / "edited.json").write_text((folder / "reviews.json").read_text().replace("0.5", "0.6"))

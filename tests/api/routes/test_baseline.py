@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,9 @@ import pytest
 
 from judgement.applying import apply
 from judgement.artefacts import Artefact, write
-from scoring.tokenizing.tokenization import TextTokenizer
-from tests.api.artefacts import LABELS, PROMPT, artefact
+from tests.api.artefacts import LABELS, PROMPT, artefact, serving_artefacts
 from tests.api.batches.running import line, openai_of, read, run
-from tests.api.serving import Json, RunningApi, running_api
-from tests.api.tiny_model import make_model_directory
-from tests.provenances import SOME
+from tests.api.serving import Json, RunningApi
 
 ITEMS = ["great", "bad", "so so", "This movie"]
 NOTHING = ["", "N/A"]
@@ -46,13 +42,8 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    own, folder = tmp_path_factory.mktemp("served"), tmp_path_factory.mktemp("artefacts")
-    database = Path(shutil.copy(sqlite_template, own / "scoreline.db"))
-    directory = make_model_directory(own / "model")
-    with running_api(directory, f"sqlite:///{database}", own, calibrations=folder) as (api, worker):
-        assert worker is not None
-        worker.provenance = SOME
-        plain = artefact(TextTokenizer.load(directory).fingerprint)
+    with serving_artefacts(sqlite_template, tmp_path_factory) as (api, folder, fingerprint):
+        plain = artefact(fingerprint)
         adjusted = replace(plain, prompt=PROMPT | {"baseline": NOTHING, "temperature": 2.0})
         write(plain, folder / "plain.json")
         write(adjusted, folder / "adjusted.json")
