@@ -69,11 +69,9 @@ class Drift:
 class ScoreCounts:
     """The counts of one process, and what all processes have counted. Safe to use from threads."""
 
-    def __init__(
-        self, database: Database, folder: ArtefactFolder | None, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, database: Database, folder: ArtefactFolder | None) -> None:
         """folder: the artefacts that requests may name; None: there are none."""
-        self._database, self._folder, self._clock = database, folder, clock
+        self._database, self._folder = database, folder
         self._counts: Counter[Cell] = Counter()
         self._done: OrderedDict[str, int] = OrderedDict()  # by the ids of jobs: items that were counted
         self._references: dict[str, tuple[Reference, bool] | None] = {}  # by the ids of artefacts: see _reference
@@ -106,7 +104,17 @@ class ScoreCounts:
             return
         try:
             for rule, shares, mass in _judged(computed):
-                self._count(rule, shares[done:], None if mass is None else mass[done:], job_id, finished_at)
+                found = self._reference(rule.name, rule.id)
+                if found is None:
+                    continue
+                reference, has_queries = found
+                rows = slice(done, None)
+                if has_queries:
+                    # Items of one query are easy or hard together: one counts, as one row of a group of the file does.
+                    place = crc32(job_id.encode()) % len(shares)
+                    rows = slice(place, place + 1 if first + done == 0 else place)
+                counts = reference.count(shares[rows], None if mass is None else mass[rows])
+                self._add(rule.id, int(finished_at // _HOUR), counts)
         except (JudgementError, RequestError):
             return  # Where the answer is made, it is said what is wrong.
         except Exception:  # An answer does not depend on what is counted.
@@ -121,20 +129,11 @@ class ScoreCounts:
                 self._done.popitem(last=False)
         return done
 
-    def _count(self, rule: Rule, shares: Floats, mass: Floats | None, job_id: str, finished_at: float) -> None:
-        found = self._reference(rule.name, rule.id)
-        if found is None or not len(shares):
-            return
-        reference, has_queries = found
-        if has_queries:
-            # Items of one query are easy or hard together, so one of them counts, as one row of a group of the file.
-            place = crc32(job_id.encode()) % len(shares)
-            shares, mass = shares[place : place + 1], None if mass is None else mass[place : place + 1]
-        counts, hour = reference.count(shares, mass), int(finished_at // _HOUR)
+    def _add(self, artefact_id: str, hour: int, counts: Mapping[str, Counts]) -> None:
         with self._lock:
             for distribution, cells in counts.items():
                 for cell in np.flatnonzero(cells).tolist():
-                    self._counts[Cell(rule.id, hour, distribution, cell)] += int(cells[cell])
+                    self._counts[Cell(artefact_id, hour, distribution, cell)] += int(cells[cell])
 
     def _reference(self, name: str, artefact_id: str) -> tuple[Reference, bool] | None:
         """Return what an artefact was made from, and whether its rows had queries of their own; None: it is not known.
@@ -168,7 +167,7 @@ class ScoreCounts:
         return [] if self._folder is None else self._found.get()
 
     def _look(self) -> list[Drift]:
-        end = int(self._clock() // _HOUR)
+        end = int(time.time() // _HOUR)
         references = dict(_references(self._folder))
         try:
             sums = sum_counts(self._database, end - HOURS, end) if references else {}

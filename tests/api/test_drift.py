@@ -120,7 +120,11 @@ def test_pages_count_what_follows_what_was_counted(
         for offset, limit in pages:
             answer = api.client.get(f"/v1/jobs/{job_id}/scores", params={"offset": offset, "limit": limit})
             assert len(answer.json()["data"]) == limit
+        job_id = ended(api, **BODY | {"calibration": "any-query"})
+        for offset in range(6):
+            api.client.get(f"/v1/jobs/{job_id}/scores", params={"offset": offset, "limit": 1})
     assert counted_rows(sqlite_url, ids["reviews"]) == expected
+    assert counted_rows(sqlite_url, ids["any-query"]) == 1
 
 
 def test_of_decisions_and_jobs_with_a_baseline_only_whole_results_count(sqlite_url: str, tmp_path: Path) -> None:
