@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from jobs.score_counts import Cell, add_counts
+from jobs.store.database import Database
+from judgement.artefacts import write
+from judgement.drift import Reference
+from settings.store import StoreSettings
+from tests.api.artefacts import artefact
 from tests.end_to_end.deployment import Deployment
 from tests.services import PostgresServer, RedisServer, free_port, wait_until
 from tests.telemetry.collector import Collector
@@ -49,6 +58,21 @@ class Running:
         return str(response.json()["id"])
 
 
+def apply_an_artefact(url: str, folder: Path) -> None:
+    """Have an artefact in the folder, and counts of the rows that it was applied to in the last full hour."""
+    first = np.random.default_rng(0).uniform(size=1_000)
+    reference = Reference.of(np.stack([first, 1 - first], axis=1), None)
+    one, hour = artefact("of another model", figures={"reference": reference.written()}), int(time.time() // 3600) - 1
+    write(one, folder / "refunds.json")
+    counts = {
+        Cell(one.id, hour, distribution, cell): rows
+        for distribution, cells in reference.counts.items()
+        for cell, rows in enumerate(cells)
+    }
+    with closing(Database.open(StoreSettings(database_url=url))) as database:
+        add_counts(database, counts)
+
+
 @pytest.fixture(scope="module")
 def running(
     postgres: PostgresServer, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
@@ -57,10 +81,12 @@ def running(
     with Collector() as collector, Receiver(status(204)) as receiver, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
+        url, artefacts = postgres.url(postgres.create_database()), tmp_path_factory.mktemp("artefacts")
         deployment = Deployment(
             tmp_path_factory.mktemp("observed"),
-            postgres.url(postgres.create_database()),
+            url,
             redis_server.url,
+            calibrations=artefacts,
             worker_metrics_port=ports["scoreline-worker"],
             delivery_metrics_port=ports["scoreline-deliverer"],
             webhook_allowed_networks="127.0.0.0/8",
@@ -69,6 +95,7 @@ def running(
         )
         with deployment:
             deployment.migrate()
+            apply_an_artefact(url, artefacts)
             deployment.start_api()
             deployment.start_worker()
             deployment.start_deliverer()
