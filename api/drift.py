@@ -111,8 +111,10 @@ class ScoreCounts:
                 rows = slice(done, None)
                 if has_queries:
                     # Items of one query are easy or hard together: one counts, as one row of a group of the file does.
+                    if first + done > 0:
+                        continue
                     place = crc32(job_id.encode()) % len(shares)
-                    rows = slice(place, place + 1 if first + done == 0 else place)
+                    rows = slice(place, place + 1)
                 counts = reference.count(shares[rows], None if mass is None else mass[rows])
                 self._add(rule.id, int(finished_at // _HOUR), counts)
         except (JudgementError, RequestError):
