@@ -27,6 +27,7 @@ from api.metrics import Metrics
 from api.middleware.direct_routes import DirectRoutes
 from api.middleware.lenient_requests import LenientRequests
 from api.middleware.traced_requests import TracedRequests
+from api.models.loading import ModelLoader, open_models
 from api.probes import Probes
 from api.reading import ReadingContext
 from api.request_id import RequestContext
@@ -54,14 +55,9 @@ from api.waiting.ended_jobs import EndedJobs
 from api.waiting.waiters import Waiters
 from bell.opening import open_api_bell
 from bell.redis_bell import RedisBell
-from checkpoints.source import Contents, find_checkpoint, name_of_adapter
+from jobs.catalogue import list_models
 from jobs.invariant_watch import Watch
 from jobs.store.database import Database
-from scoring.decisions.checkpoint import DecisionCheckpoint
-from scoring.served_checkpoint import ServedCheckpoint
-from scoring.templates.known import KnownTemplates, require_fit
-from scoring.templates.template import Template
-from scoring.templates.wording import TemplateError
 from settings.api import ApiSettings
 from settings.bell import BellSettings
 from settings.errors.mistakes import SettingError, variable_of
@@ -125,30 +121,19 @@ def create_app(
     an unsupported database, NoKeysError if no request could be authenticated, TemplateError if the template that the
     settings name can't be used.
     """
-    checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION)
-    served = ServedCheckpoint.load(
-        checkpoint,
-        name=scoring.model_name or name_of_adapter(scoring.adapters),
-        delimiter=scoring.multi_item_scoring_delimiter,
-        context_length=scoring.context_length,
-    )
-    card = served.card
-    templates = KnownTemplates.read(scoring.template, card.name, card.classes)
-    if templates.default is not None:
-        _check_template(templates.default, served, wanted=scoring.template is not None)
+    database = Database.open(store)
+    environment, models = open_models(scoring, lambda: list_models(database, retired=True), api.models_bytes)
+    default = models.catalogue.default
     reading = ReadingContext(
         api=api,
         limits=limits,
-        scoring=scoring,
-        tokenizer=served.tokenizer,
-        card=card,
-        templates=templates,
-        decisions=DecisionCheckpoint.read(checkpoint.directory, served.tokenizer),
+        scoring=default.scoring,
+        model=models.of(default, on_loop=False),
+        models=models,
         webhook_rules=AddressRules.from_settings(webhooks),
         signs_receipts=keys.receipt_keys is not None,
     )
     receipt_keys = _receipt_keys(keys)
-    database = Database.open(store)
     keyless = is_keyless(api.host, bell.bell_socket)
     if keys.bootstrap_key is None and not keyless:
         require_keys(database)
@@ -170,11 +155,12 @@ def create_app(
         ringer = Ringer(doorbell)
         acceptance = Acceptance.make(in_threads, reading, ringer, process_metrics)
         streams = Streams.make(in_threads, api)
+        loader = ModelLoader(models, environment, scoring, lambda: list_models(database, retired=True))
         service = Service(
             reading=reading,
             store=in_threads,
             threads=threads,
-            bodies=BodyReader(reading, threads, TextProcess(reading, threads)),
+            bodies=BodyReader(reading, threads, TextProcess(reading, threads), loader),
             callers=Callers(
                 Authenticator(database, threads, keys, limits, keyless=keyless),
                 RateLimits(bell.redis_url if bell.bell_socket is None else None, bell.bell_prefix),
@@ -184,7 +170,7 @@ def create_app(
             results=Results(in_threads, process_metrics, score_counts),
             streams=streams,
             metrics=process_metrics,
-            probes=Probes.make(in_threads, acceptance, card, process_metrics, siblings),
+            probes=Probes.make(in_threads, acceptance, process_metrics, siblings),
             budget=budget,
             tracer=tracer,
             receipt_keys=receipt_keys,
@@ -197,10 +183,10 @@ def create_app(
             async with background_tasks(service, listener, watch):
                 log.info(
                     "serving",
-                    model=card.name,
-                    context_length=card.context_length,
-                    vocabulary=card.vocabulary,
-                    template=templates.default_name,
+                    model=default.card.name,
+                    context_length=default.card.context_length,
+                    vocabulary=default.card.vocabulary,
+                    template=reading.templates.default_name,
                 )
                 with ringer:
                     try:
@@ -258,13 +244,3 @@ def _receipt_keys(keys: KeySettings) -> ReceiptKeys | None:
         return ReceiptKeys.read(keys.receipt_keys.get_secret_value())
     except ReceiptError as error:
         raise SettingError(f"{variable_of('receipt_keys')} can't be used: {error}") from None
-
-
-def _check_template(template: Template, served: ServedCheckpoint, *, wanted: bool) -> None:
-    """Say what is wrong with the template that documents are ranked by. Raises TemplateError if it is wanted."""
-    try:
-        require_fit(template, served.tokenizer, has_classes=served.card.classes is not None)
-    except TemplateError as error:
-        if wanted:
-            raise
-        log.warning("documents can't be ranked without a template", reason=str(error))

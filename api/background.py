@@ -53,6 +53,7 @@ async def background_tasks(service: Service, listener: EndedJobsListener, watch:
             "following jobs": service.streams.jobs.keep,
             "following batches": service.streams.batches.keep,
             "sweeping": lambda: _sweep(service, watch),
+            "following the catalogue": service.bodies.loader.follow,
             "reading long bodies": service.bodies.process.keep,
             "working on batches": BatchWork(service).run,
             "sweeping files": lambda: keep_sweeping(service.store),

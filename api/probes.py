@@ -7,14 +7,13 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 
-from api.acceptance.acceptance import Acceptance
+from api.acceptance.acceptance import Acceptance, Door
 from api.answers.presentation import show_readiness
-from api.callers.compatibility import RETRY_SECONDS, CompatibilityCheck
+from api.callers.compatibility import RETRY_SECONDS
 from api.metrics import Metrics
 from api.rounds import SharedCall
 from api.siblings import Siblings
 from api.store import Store
-from checkpoints.card import ModelCard
 from jobs.store.database import Database
 from scoring.error_codes import ErrorCode, RequestError
 
@@ -31,26 +30,26 @@ class Probes:
     siblings: Siblings | None  # None: this process serves alone
 
     @classmethod
-    def make(
-        cls, store: Store, acceptance: Acceptance, card: ModelCard, metrics: Metrics, siblings: Siblings | None
-    ) -> Probes:
+    def make(cls, store: Store, acceptance: Acceptance, metrics: Metrics, siblings: Siblings | None) -> Probes:
         """Make what is asked for, inside the event loop that uses it."""
-        check = acceptance.compatibility
         return cls(
             # Not in the threads for SQL, because metrics are needed most when all of those wait for the database. One
             # thread at a time, because making the text takes the interpreter's lock from everybody.
             metrics_text=SharedCall(lambda: run_sync(metrics.text)),
             readiness=SharedCall(
-                lambda: store.threads.sql(find_readiness, store.database, check, card), READINESS_SECONDS
+                lambda: store.threads.sql(find_readiness, store.database, acceptance.doors.default), READINESS_SECONDS
             ),
             siblings=siblings,
         )
 
 
-def find_readiness(database: Database, check: CompatibilityCheck, card: ModelCard) -> dict[str, Any]:
-    """Return what the readiness of this process is. Blocks on SQL. Raises RequestError, StorageUnavailable."""
+def find_readiness(database: Database, default: Door) -> dict[str, Any]:
+    """Return what the readiness of this process is. Blocks on SQL. Raises RequestError, StorageUnavailable.
+
+    default: of the default model. Whether others have workers is of no concern to whoever sends requests to processes.
+    """
     database.check_use()
-    compatibility = check.current()
+    card, compatibility = default.card, default.compatibility.current()
     if compatibility.mismatched:
         raise RequestError(
             ErrorCode.MODEL_UNAVAILABLE,

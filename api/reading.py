@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from api.models.models import Models
 from checkpoints.adapter_folder import SEPARATOR, AdapterFolder
 from checkpoints.card import ModelCard
+from jobs.catalogue import DEFAULT_MODEL
+from jobs.tenancy.tenants import Tenant
 from judgement.folder import ArtefactFolder
 from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote
 from scoring.request import ScoreRequest
+from scoring.served_model import ServedModel
 from scoring.templates.known import KnownTemplates
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 from settings.api import ApiSettings
@@ -28,25 +32,59 @@ class ManyPairsError(TakesLongError):
     """This is known before the work: there are too many pairs of an item and a token of a label."""
 
 
-DEFAULT_MODEL = "default"
-"""The name that stands for the served model, as clients of SGLang send it."""
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ReadingContext:
-    """The settings, the tokenizer and the model card by which bodies are read. It holds no connection and no thread."""
+    """The settings and the model by which bodies are read. It holds no connection and no thread."""
 
     api: ApiSettings
     limits: LimitSettings
-    scoring: ScoringSettings
-    tokenizer: TextTokenizer
-    card: ModelCard  # of the served model
-    templates: KnownTemplates
-    decisions: DecisionCheckpoint  # how the served model is asked for decisions
+    scoring: ScoringSettings  # of the model
+    model: ServedModel  # the default, until it is known which one a request names
+    models: Models  # all that requests may name
     webhook_rules: AddressRules  # where webhooks may be sent
     signs_receipts: bool = False  # whether there is a key to sign them with
     stop_if_unwanted: Callable[[], None] = always_wanted  # called between short steps: what it raises ends the work
     most_pairs: int | None = None  # of an item and a token of a label behind it; None: as many as a request may have
+    is_on_loop: bool = False  # whether bodies are read on the event loop
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer of the model."""
+        return self.model.tokenizer
+
+    @property
+    def card(self) -> ModelCard:
+        """The card of the model."""
+        return self.model.card
+
+    @property
+    def templates(self) -> KnownTemplates:
+        """The templates of the model."""
+        return self.model.templates
+
+    @property
+    def decisions(self) -> DecisionCheckpoint:
+        """How the model is asked for decisions."""
+        return self.model.decisions
+
+    def on_loop(self, most_pairs: int) -> ReadingContext:
+        """Return what reads bodies on the event loop, which waits for no tokenizer's threads."""
+        return replace(self, model=self.model.in_one_thread(), is_on_loop=True, most_pairs=most_pairs)
+
+    def of_model(self, name: object, tenant: Tenant) -> ReadingContext:
+        """Return what reads a body that names a model: with that model, if it is another one than the default.
+
+        A name that no model has is left for :meth:`adapter_of`. Raises RequestError MODEL_NOT_FOUND if the tenant may
+        not use the model, or MODEL_UNAVAILABLE; and NotLoadedError.
+        """
+        entry = self.models.catalogue.find(name)
+        if entry is None:
+            return self
+        if not tenant.may_use(entry.card.name):
+            raise model_not_found(name if isinstance(name, str) else entry.card.name)
+        if entry.card == self.model.card:
+            return self
+        return replace(self, scoring=entry.scoring, model=self.models.of(entry, on_loop=self.is_on_loop))
 
     def adapter_of(self, name: object) -> str | None:
         """Return the adapter of a served model by the model's name; None for the model alone. Raises RequestError.
@@ -57,9 +95,10 @@ class ReadingContext:
             return None
         if not isinstance(name, str):
             raise invalid("model must be a string", "model")
-        if name in (self.card.name, DEFAULT_MODEL):
+        if name == DEFAULT_MODEL or self.models.catalogue.by_name.get(name) is not None:
             return None
-        adapter = name.removeprefix(f"{self.card.name}{SEPARATOR}")
+        entry = self.models.catalogue.find(name)
+        adapter = name if entry is None else name.partition(SEPARATOR)[2]
         if self.adapters is None or self.adapters.version(adapter) is None:
             raise model_not_found(name)
         return adapter

@@ -2,7 +2,8 @@
 
 The API starts it with a socket as its standard input, and first sends the :class:`api.reading.ReadingContext`. Then,
 for each body, the API sends one end of a further connection. This process forks, and its child reads the body. The
-child has the tokenizer already, and its memory returns to the system with its end.
+child has the tokenizer already, and its memory returns to the system with its end. If it lacks the model that a body
+names, the API has this process load it, and another child reads the body.
 
 Whatever the child does, even inside a function that holds the interpreter's lock, these end it:
 
@@ -31,8 +32,23 @@ import api.batches.reading
 import api.requests.reranking
 import api.requests.submission
 import api.requests.tokenizing
+from api.models.loading import load_into
+from api.models.models import NotLoadedError
 from api.reading import ReadingContext
-from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, Read, Refused, Result, pack, receive, send
+from api.text_process.messages import (
+    FORK,
+    LOAD,
+    OUT_OF_MEMORY,
+    Ended,
+    Failed,
+    NotLoaded,
+    Read,
+    Refused,
+    Result,
+    pack,
+    receive,
+    send,
+)
 from scoring.error_codes import RequestError
 
 NICENESS = 10
@@ -55,7 +71,12 @@ def main() -> None:
         gc.collect()
         gc.freeze()
         while True:
-            _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            asked, descriptors, _, _ = socket.recv_fds(control, len(FORK), 1)
+            if asked == LOAD:
+                load_into(reading.models, pickle.loads(receive(control)[0]))
+                gc.collect()
+                gc.freeze()
+                continue
             if not descriptors:
                 return
             with socket.socket(fileno=descriptors[0]) as connection:
@@ -87,7 +108,7 @@ def _read(connection: socket.socket, reading: ReadingContext) -> None:
     # Whatever becomes garbage is freed with the process.
     gc.disable()
     call, body = receive(connection)
-    function, arguments, keywords = pickle.loads(call)
+    reading.models.catalogue, function, arguments, keywords = pickle.loads(call)
     _limit_memory(reading.limits.text_process_bytes)
     with _killed_when_closed(connection):
         parts = pack(_result(partial(function, reading, body, *arguments, **keywords)))
@@ -99,6 +120,8 @@ def _result(function: Callable[[], object]) -> Result:
         return Read(function())
     except RequestError as error:
         return Refused(vars(error))
+    except NotLoadedError as error:
+        return NotLoaded(error.entry)
     except MemoryError:
         raise
     except BaseException:  # tokenizers raises such an exception for a bug in its Rust code

@@ -60,7 +60,7 @@ def call(number: int) -> Submission:
     """Return a call of one item."""
     return Submission(
         model=CARD.name,
-        tokenizer_fingerprint=CARD.tokenizer_fingerprint,
+        work_key=CARD.work_key,
         prefix=np.full(QUERY, number % QUERIES, np.int32),
         chunks=[chunk_of(0, Rows.pack([np.full(ITEM, number % CARD.vocabulary, np.int32)], [QUERY]))],
         label_token_ids=(1, 2),
@@ -110,7 +110,7 @@ async def submit_at_once(database: Database, calls: list[Submission], acceptors:
     with Ringer(bell) as ringer:
         metrics = Metrics(database, Watch(database), 20.0, EndedJobs(), Budget(LimitSettings()))
         threads = Threads()
-        all_of_them = [Acceptor(database, threads, ringer, metrics, CARD.name) for _ in range(acceptors)]
+        all_of_them = [Acceptor(database, threads, ringer, metrics) for _ in range(acceptors)]
         left = iter(enumerate(calls))
 
         async def request() -> None:

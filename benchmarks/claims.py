@@ -53,7 +53,7 @@ def submit_one_each(database: Database) -> list[tuple[str, int]]:
             database,
             Submission(
                 model=CARD.name,
-                tokenizer_fingerprint=CARD.tokenizer_fingerprint,
+                work_key=CARD.work_key,
                 prefix=np.full(10, tenant, np.int32),
                 chunks=[chunk_of(0, rows)],
                 label_token_ids=(1,),

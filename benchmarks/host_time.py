@@ -157,7 +157,7 @@ def submit(database: Database, workload: Workload, number: int, chunk_items: int
         database,
         Submission(
             model=CARD.name,
-            tokenizer_fingerprint=CARD.tokenizer_fingerprint,
+            work_key=CARD.work_key,
             prefix=query,
             chunks=chunks,
             label_token_ids=labels_of(CONFIG.vocabulary),

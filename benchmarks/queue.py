@@ -104,7 +104,7 @@ class Ours:
         item = np.full(ITEM, number % CARD.vocabulary, np.int32)
         return Submission(
             model=CARD.name,
-            tokenizer_fingerprint=CARD.tokenizer_fingerprint,
+            work_key=CARD.work_key,
             prefix=np.full(QUERY, number % QUERIES, np.int32),
             chunks=[chunk_of(0, Rows.pack([item], [QUERY]))],
             label_token_ids=LABELS,
@@ -125,7 +125,7 @@ class Ours:
 
     async def _submit_all(self, count: int) -> list[str]:
         metrics = Metrics(self._database, Watch(self._database), FRESH_SECONDS, EndedJobs(), Budget(LimitSettings()))
-        acceptor = Acceptor(self._database, Threads(), self._ringer, metrics, CARD.name)
+        acceptor = Acceptor(self._database, Threads(), self._ringer, metrics)
         numbers = iter(range(count))
 
         async def submitter() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from checkpoints.classification import Classes
@@ -19,6 +20,18 @@ class ModelCard:
     tokenizer_fingerprint: str  # of all that decides what token ids and labels mean: with classes, their names as well
     delimiter: int | None = None  # token id between query and items in delimiter mode
     classes: Classes | None = None  # None: the model gives probabilities of next tokens
+    version: int | None = None  # of a model of the catalogue (jobs.catalogue); None: the environment describes it
+
+    @property
+    def work_key(self) -> str:
+        """What chunks and workers must have in common, besides the model's name, for the worker to score the chunk.
+
+        It is the tokenizer's fingerprint. For a model of the catalogue it depends on the version as well, so that no
+        worker scores what was accepted for another revision of the weights.
+        """
+        if self.version is None:
+            return self.tokenizer_fingerprint
+        return hashlib.sha256(f"{self.tokenizer_fingerprint} version {self.version}".encode()).hexdigest()
 
     def differences(self, other: ModelCard) -> tuple[str, ...]:
         """Return a line for each difference from another card of this model, with both values."""

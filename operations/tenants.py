@@ -14,7 +14,7 @@ from operations.table import format_time, print_json, print_table
 from settings.errors.endings import Ending
 from settings.keys import KeySettings
 
-COLUMNS = ("TENANT", "WEIGHT", "MAX WAITING TOKENS", "REQUESTS/S", "REQUESTS/MIN", "SUSPENDED")
+COLUMNS = ("TENANT", "WEIGHT", "MAX WAITING TOKENS", "REQUESTS/S", "REQUESTS/MIN", "MODELS", "SUSPENDED")
 LIMITS = ("max_waiting_tokens", "requests_per_second", "requests_per_minute")
 
 
@@ -23,7 +23,7 @@ def _run(database: Database, given: argparse.Namespace) -> int:
         case "list":
             listed = list_tenants(database)
         case "create" | "set":
-            limits = {name: value for name, value in vars(given).items() if name in ("weight", *LIMITS)}
+            limits = {name: value for name, value in vars(given).items() if name in ("weight", "models", *LIMITS)}
             change = create_tenant if given.action == "create" else set_tenant
             listed = [change(database, given.name, **limits)]
         case "suspend" | "resume":
@@ -60,7 +60,8 @@ def _describe(stored: Stored) -> str:
 def _row(tenant: Tenant) -> list[str]:
     limits = (tenant.max_waiting_tokens, tenant.requests_per_second, tenant.requests_per_minute)
     shown = ("none" if limit is None else str(limit) for limit in limits)
-    return [tenant.name, f"{tenant.weight:g}", *shown, format_time(tenant.suspended_at)]
+    models = "all" if tenant.models is None else ", ".join(tenant.models)
+    return [tenant.name, f"{tenant.weight:g}", *shown, models, format_time(tenant.suspended_at)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("create", "set"):
         change = actions.add_parser(name, argument_default=argparse.SUPPRESS)
         change.add_argument("--weight", type=float)
+        change.add_argument("--models", type=_models)
         for limit in LIMITS:
             change.add_argument(f"--{limit.replace('_', '-')}", type=_limit)
     for name in ("suspend", "resume"):
@@ -82,6 +84,10 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("name")
         action.add_argument("--json", action="store_true", default=False)
     return parser
+
+
+def _models(text: str) -> list[str] | None:
+    return None if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _limit(text: str) -> int | None:

@@ -14,6 +14,7 @@ from scoreline import __version__
 from scoreline.client import ScorelineError
 from scoreline.commands import bench, jobs, judgement, models, receipts, run, scoring, server
 from scoreline.commands.administration import keys_app, tenants_app
+from scoreline.commands.options import USING
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.failures import failure_of
 from scoreline.terminal.printable import printable
@@ -24,8 +25,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (run, judgement, receipts, scoring, jobs, models, bench, server):
+for group in (run, judgement, receipts, scoring, jobs, bench, server):
     app.add_typer(group.app)
+app.add_typer(models.app, name="models", rich_help_panel=USING)
 app.add_typer(keys_app, name="keys", no_args_is_help=True, rich_help_panel=server.DATABASE)
 app.add_typer(tenants_app, name="tenants", no_args_is_help=True, rich_help_panel=server.DATABASE)
 

@@ -37,6 +37,11 @@ class ApiSettings(SettingsSlice):
         description="while the waiting work would take the workers longer than this, `/v1/jobs` answers 503 "
         "`overloaded`; unset: no limit",
     )
+    models_bytes: PositiveInt = Field(
+        2**29,
+        description="memory for the tokenizers of several models (docs/several-models.md), in each process: those used "
+        "least lately make room for others, and are loaded again when requests name them",
+    )
     waiter_poll_seconds: PositiveFloat = Field(
         1.0, description="how often a process asks the database which awaited jobs have ended, as notices can be lost"
     )

@@ -57,12 +57,11 @@ class _Waiting:
 class Acceptor:
     """Commits submissions, rings the workers for them and counts them. For use within one event loop."""
 
-    def __init__(self, database: Database, threads: Threads, ringer: Ringer, metrics: Metrics, model: str) -> None:
+    def __init__(self, database: Database, threads: Threads, ringer: Ringer, metrics: Metrics) -> None:
         self._database = database
         self._threads = threads
         self._ringer = ringer
         self._metrics = metrics
-        self._model = model
         self._waiting: deque[_Waiting] = deque()
         self._committing: asyncio.Task[None] | None = None
         self._closed = False
@@ -105,7 +104,7 @@ class Acceptor:
 
     def announce(self, submission: Submission, job: Accepted) -> None:
         """Ring the workers for a job that was committed by others, and count it."""
-        self._ringer.ring(self._model)
+        self._ringer.ring(submission.model)
         self._count(submission, job)
 
     async def close(self) -> None:
@@ -126,14 +125,15 @@ class Acceptor:
 
     def _accept_and_ring(self, submission: Submission) -> Accepted:
         accepted = accept(self._database, submission)
-        self._ringer.ring(self._model)
+        self._ringer.ring(submission.model)
         return accepted
 
     def _accept_group_and_ring(self, submissions: Sequence[Submission]) -> list[Outcome]:
         """Commit a group, and ring from the thread that has committed it, without a turn of the event loop."""
         outcomes = accept_group(self._database, submissions)
-        if any(isinstance(outcome, Accepted) for outcome in outcomes):
-            self._ringer.ring(self._model)
+        accepted = (isinstance(outcome, Accepted) for outcome in outcomes)
+        for model in {one.model for one, is_accepted in zip(submissions, accepted, strict=True) if is_accepted}:
+            self._ringer.ring(model)
         return outcomes
 
     def _count(self, submission: Submission, outcome: Outcome) -> None:

@@ -75,6 +75,8 @@ _MODEL: dict[str, Any] = {
     "created": 1785000000,
     "owned_by": "scoreline",
     "parent": None,
+    "aliases": [],
+    "version": None,
     "max_model_len": 1024,
     "vocabulary": 2000,
     "delimiter": None,

@@ -35,10 +35,10 @@ from api.answers.schemas import (
 from api.answers.server_schemas import ServedArtefact, ServedClasses, ServedTemplate
 from api.answers.shown import shown
 from api.callers.compatibility import Compatibility
-from api.reading import DEFAULT_MODEL
 from checkpoints.adapter_folder import name_of
 from checkpoints.card import ModelCard, shorten
 from checkpoints.classification import Activation
+from jobs.catalogue import DEFAULT_MODEL
 from jobs.store.provenance import Provenance
 from jobs.store.records import JobRecord, ScorePage, Submission, WorkerRecord
 from jobs.store.signed_result import CallResult
@@ -233,14 +233,18 @@ def show_secrets(secrets: Sequence[SecretRecord]) -> dict[str, Any]:
     return {"object": "list", "data": [shown(WebhookSecret, secret) for secret in secrets]}
 
 
-def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[WorkerRecord]) -> dict[str, Any]:
-    """Return the served model, with the templates that requests may name, and the workers that serve the same."""
+def show_model(
+    card: ModelCard, templates: KnownTemplates, aliases: Sequence[str], workers: Sequence[WorkerRecord]
+) -> dict[str, Any]:
+    """Return a model, with the templates that requests may name, and the workers that serve the same."""
     return {
         "id": card.name,
         "object": "model",
         "created": math.floor(min((worker.started_at for worker in workers), default=0)),
         "owned_by": "scoreline",
         "parent": None,
+        "aliases": list(aliases),
+        "version": card.version,
         "max_model_len": card.context_length,
         "vocabulary": card.vocabulary,
         "delimiter": card.delimiter,
@@ -257,25 +261,26 @@ def show_model(card: ModelCard, templates: KnownTemplates, workers: Sequence[Wor
 def with_adapter(model: Mapping[str, Any], adapter: str | None, artefacts: Mapping[str, Artefact]) -> dict[str, Any]:
     """Return a model, as :func:`show_model` returns it, with an adapter, or as it is, and its artefacts by name."""
     served = [shown(ServedArtefact, one, name=name, kind=str(one.kind)) for name, one in artefacts.items()]
-    named = {} if adapter is None else {"id": name_of(model["id"], adapter), "parent": model["id"]}
+    named = {} if adapter is None else {"id": name_of(model["id"], adapter), "parent": model["id"], "aliases": []}
     return {**model, **named, "artefacts": served}
 
 
 def show_models(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the list of models for all clients. models: one, as :func:`with_adapter` returns it, then its adapters."""
-    model = models[0]
-    since = datetime.fromtimestamp(model["created"] or time.time(), UTC).date().isoformat()
+    """Return the list of models for all clients. models: as :func:`with_adapter` returns them, the default first."""
+    names = {name: one for one in models for name in (one["id"], *one["aliases"])}
+    if models:
+        names.setdefault(DEFAULT_MODEL, models[0])
+    return {"object": "list", "data": models, "models": [_named(name, one) for name, one in names.items()]}
+
+
+def _named(name: str, model: Mapping[str, Any]) -> dict[str, str]:
+    """Return a model under one of its names, as System One's clients read it."""
     does = "scores items, ranks documents and answers decisions" if model["classes"] is None else "classifies items"
     if model["classes"] is not None and model["classes"]["activation"] == Activation.DECISIONS:
         does = "answers decisions"
-
-    def named(name: str, shown: str) -> dict[str, str]:
-        description = f"{shown}: {does}, in {model['max_model_len']} tokens at most"
-        return {"name": name, "description": description, "release_date": since}
-
-    names = {one["id"]: one["id"] for one in models}
-    names.setdefault(DEFAULT_MODEL, model["id"])
-    return {"object": "list", "data": models, "models": [named(*one) for one in names.items()]}
+    since = datetime.fromtimestamp(model["created"] or time.time(), UTC).date().isoformat()
+    description = f"{model['id']}: {does}, in {model['max_model_len']} tokens at most"
+    return {"name": name, "description": description, "release_date": since}
 
 
 def show_readiness(card: ModelCard, compatibility: Compatibility) -> dict[str, Any]:

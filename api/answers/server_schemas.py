@@ -49,6 +49,10 @@ class Model(Shape):
     created: int = Field(description="Unix seconds at which its oldest live worker started; 0 without one")
     owned_by: Literal["scoreline"] = "scoreline"
     parent: str | None = Field(description="the model alone, if this is the model with an adapter")
+    aliases: list[str] = Field(description="further names that requests may give")
+    version: int | None = Field(
+        description="grows with each change of a model of the catalogue; null: the environment describes the model"
+    )
     max_model_len: int = Field(description="longest sequence, in tokens")
     vocabulary: int = Field(description="token ids are below this")
     delimiter: int | None = Field(description="the token between query and items in delimiter mode")

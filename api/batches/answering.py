@@ -25,6 +25,7 @@ from jobs.file_batches.writing import EndedLine, Written
 from jobs.store.records import JobRecord, JobStatus
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Shape
+from scoring.quoting import quote
 from scoring.tokenizing.tokenization import TextTokenizer
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Needed:
 
     inputs: Mapping[int, bytes]  # the lines whose answers hold their documents
     provenances: Mapping[int, Shown]  # of lines that ask for them
-    tokenizer: TextTokenizer  # by which tokens become texts
+    tokenizers: Mapping[str, TextTokenizer]  # of completions, by the names of their models
     receipt_keys: ReceiptKeys | None
     counts: ScoreCounts
 
@@ -90,7 +91,10 @@ def _answer(batch: BatchRecord, line: EndedLine, needed: Needed) -> tuple[str, b
     provenance = needed.provenances.get(line.number)
     scored = replace(ScoredJob.read(page), provenance=provenance, receipt_keys=needed.receipt_keys)
     if job.options.shape is Shape.COMPLETION:
-        return job.id, encode_completion(scored, needed.tokenizer)
+        if job.model not in needed.tokenizers:
+            message = f"there is no model {quote(job.model)} any more, by whose tokenizer tokens become texts"
+            raise RequestError(ErrorCode.MODEL_NOT_FOUND, message)
+        return job.id, encode_completion(scored, needed.tokenizers[job.model])
     if line.ranking is None:
         return job.id, encode_scoring(scored)
     documents = None

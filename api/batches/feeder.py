@@ -63,9 +63,10 @@ class Feeder:
         principal = await threads.sql_of(batch.tenant, _principal, self._service, batch.tenant)
         try:
             read = await self._read(batch, principal, block.lines)
-            first = next((one.submission for one in read if one.submission is not None), None)
-            if first is not None:
-                await threads.sql_of(batch.tenant, self._service.acceptance.admission.admit_upload, first)
+            submissions = [one.submission for one in reversed(read) if one.submission is not None]
+            for first in {(one.model, one.work_key): one for one in submissions}.values():
+                door = self._service.acceptance.doors.of(first)
+                await threads.sql_of(batch.tenant, door.admission.admit_upload, first)
             if any(one.submission is not None and one.submission.options.artefact is not None for one in read):
                 read = await threads.sql_of(batch.tenant, _refuse_other_weights, self._service, read)
         except RequestError as error:
@@ -111,9 +112,8 @@ class Feeder:
             is_late=is_late,
         )
         self._service.acceptance.storage_quota.add(batch.tenant, fed.stored_bytes)
-        if fed.submissions:
-            self._service.acceptance.ringer.ring(batch.model)
         for submission in fed.submissions:
+            self._service.acceptance.ringer.ring(submission.model)
             self._service.metrics.count_accepted(submission)
         return fed
 
@@ -162,8 +162,10 @@ class Feeder:
         body = b"".join((line.content or b"") + b"\n" for line in lines)
         places = [replace(line, content=None) for line in lines]
         if len(body) <= SHORT_BYTES and batch.id not in self._dangerous:
-            return await service.threads.text_of(
-                batch.tenant, read_lines, service.reading, body, principal, batch.endpoint, places
+            return await service.bodies.loader.reading(
+                lambda: service.threads.text_of(
+                    batch.tenant, read_lines, service.reading, body, principal, batch.endpoint, places
+                )
             )
         return await service.bodies.process.read(batch.tenant, read_lines, body, principal, batch.endpoint, places)
 
@@ -186,7 +188,7 @@ def _unless_for_other_weights(service: Service, read: ReadLine) -> ReadLine:
     if read.submission is None:
         return read
     try:
-        service.acceptance.admission.refuse_other_weights(read.submission)
+        service.acceptance.doors.of(read.submission).admission.refuse_other_weights(read.submission)
     except RequestError as error:
         of_error = {"code": error.code, "message": error.message, "param": error.param}
         return ReadLine(read.custom_id, error=of_error)

@@ -16,6 +16,7 @@ from api.answers.batch_lines import most_bytes
 from api.answers.reranking import Ranking
 from api.callers.authentication import Principal
 from api.callers.storage_quota import check_stored_bytes
+from api.models.models import NotLoadedError
 from api.reading import ReadingContext
 from api.requests.bodies.json_body import check_containers, parse_json
 from api.requests.calls import parsed_call
@@ -128,8 +129,10 @@ def _read(
         answer_bytes = most_bytes(submission, ranking)
         check_stored_bytes(submission.stored_bytes + answer_bytes, reading.limits.max_stored_bytes_per_tenant)
     except RequestError as error:
+        if error.code is ErrorCode.MODEL_UNAVAILABLE:  # The line is right, and can be read later.
+            raise
         return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
-    except (MemoryError, KeyboardInterrupt, SystemExit):
+    except (MemoryError, KeyboardInterrupt, SystemExit, NotLoadedError):
         raise
     except BaseException:  # tokenizers raises such an exception for a bug in its Rust code
         log.exception("a line of a batch could not be read", number=line.number)

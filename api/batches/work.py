@@ -34,7 +34,9 @@ from jobs.file_batches.writing import (
 )
 from jobs.files.reading import read_bytes
 from jobs.store.database import Database, StorageUnavailable
-from scoring.error_codes import ErrorCode
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.options import Shape
+from scoring.tokenizing.tokenization import TextTokenizer
 
 TURN_SECONDS = 1.0
 """How long a process works on a batch before it looks for another one."""
@@ -94,7 +96,9 @@ class BatchWork:
         seconds = service.store.database.settings.lease_seconds
         but_of = frozenset(self._tenants)
         claiming = asyncio.ensure_future(
-            service.threads.sql(claim_batch, service.store.database, service.reading.card.name, seconds, but_of=but_of)
+            service.threads.sql(
+                claim_batch, service.store.database, service.reading.models.catalogue.names, seconds, but_of=but_of
+            )
         )
         try:
             return await asyncio.shield(claiming)
@@ -187,8 +191,8 @@ class BatchWork:
             await self._feeder.refuse(batch, ErrorCode.BATCH_CANCELLED)
         elif await self._of(batch, has_expired, batch.id):
             await self._feeder.refuse(batch, ErrorCode.BATCH_EXPIRED)
-        elif batch.model != self._service.reading.card.name:
-            # This process is here to write results. The lines are read by one with the tokenizer of their model.
+        elif batch.model not in self._service.reading.models.catalogue.names:
+            # This process is here to write results. The lines are read by one that serves the model of the batch.
             return self._service.reading.api.batch_poll_seconds
         else:
             return await self._feed_if_room(batch)
@@ -213,7 +217,7 @@ class BatchWork:
         needed = Needed(
             await self._of(batch, _inputs_of, batch, lines),
             await self._of(batch, self._provenances_of, lines),
-            self._service.reading.tokenizer,
+            await self._tokenizers_of(lines),
             self._service.receipt_keys,
             self._service.results.counts,
         )
@@ -221,6 +225,18 @@ class BatchWork:
         if await self._of(batch, write_lines, batch, lines[-1].number + 1, written):
             self._service.metrics.count_lines(completed=written.completed, failed=written.failed)
         return may_be_more
+
+    async def _tokenizers_of(self, lines: Sequence[EndedLine]) -> dict[str, TextTokenizer]:
+        """Return the tokenizers by which the answers of completions become texts, by the names of their models."""
+        reading, found = self._service.reading, dict[str, TextTokenizer]()
+        jobs = [line.result[0] for line in lines if line.result is not None]
+        for name in {job.model for job in jobs if job.options.shape is Shape.COMPLETION}:
+            entry = reading.models.catalogue.by_name.get(name)
+            if entry is not None:
+                with contextlib.suppress(RequestError):
+                    model = await self._service.bodies.loader.loaded(entry)
+                    found[name] = model.tokenizer
+        return found
 
     def _provenances_of(self, _: Database, lines: Sequence[EndedLine]) -> dict[int, Shown]:
         """Return what computed the scores of the lines that ask for it, by number."""

@@ -58,6 +58,7 @@ class CompatibilityCheck:
     def __init__(self, database: Database, card: ModelCard, fresh_seconds: float) -> None:
         self._database = database
         self._card = card
+        self._of_version = (card.name, card.version)
         self._fresh_seconds = fresh_seconds
         self._throttled = ThrottledValue(self._look_up, GOOD_FOR_SECONDS)
         self._without_since: float | None = None
@@ -99,7 +100,9 @@ class CompatibilityCheck:
 
     def _look_up(self) -> Compatibility:
         live = live_workers(self._database, self._fresh_seconds)
-        found = compare(self._card, [worker for worker in live if worker.card.name == self._card.name])
+        # A worker of another version is no worse than none: what is accepted waits for one of this version.
+        of_version = [worker for worker in live if (worker.card.name, worker.card.version) == self._of_version]
+        found = compare(self._card, of_version)
         self._without_since = None if found.matching else self._without_since or time.monotonic()
         self._report(found)
         return found

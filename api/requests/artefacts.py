@@ -9,8 +9,10 @@ from dataclasses import replace
 from api.reading import ReadingContext
 from api.requests.decisions import state_of
 from checkpoints.adapter_folder import SEPARATOR
+from checkpoints.card import ModelCard
 from judgement.applying import Rule, write_rules
 from judgement.artefacts import Artefact, Kind
+from judgement.folder import ArtefactFolder
 from judgement.sample import JudgementError
 from scoring.decisions.orders import Order, orders_of, parse_permute
 from scoring.decisions.questions import Kind as QuestionKind
@@ -31,7 +33,7 @@ def with_artefact(reading: ReadingContext, body: Mapping[str, object], request: 
     if found is None:
         return request
     name, artefact, field = found
-    if difference := _difference_of_model(reading, artefact, request.options.adapter) or _difference(
+    if difference := _difference_of_model(reading.card, artefact, request.options.adapter) or _difference(
         artefact, body, request
     ):
         raise refused(name, difference, field)
@@ -64,9 +66,9 @@ def with_artefacts_of_questions(
             raise invalid(f"{field}: there is no question {quote(question)}", field)
         if len(places[question]) > 1:
             raise invalid(f"{field}: there are several questions {quote(question)}", field)
-        if difference := _difference_of_model(reading, artefact, request.options.adapter) or _difference_of_question(
-            artefact, questions[question], body, are_one=request.decision.prompts.are_one
-        ):
+        if difference := _difference_of_model(
+            reading.card, artefact, request.options.adapter
+        ) or _difference_of_question(artefact, questions[question], body, are_one=request.decision.prompts.are_one):
             raise refused(name, difference, field)
         rules[question] = Rule.of(artefact, name)
     return _with_rules(request, rules) if rules else request
@@ -94,18 +96,18 @@ def named_artefact(reading: ReadingContext, body: Mapping[str, object]) -> tuple
     return str(named[field]), found[field], field
 
 
-def artefacts_for(reading: ReadingContext, adapter: str | None) -> dict[str, Artefact]:
-    """Return the artefacts that were made for the served model with an adapter, or without one, by their names.
+def artefacts_for(folder: ArtefactFolder | None, card: ModelCard, adapter: str | None) -> dict[str, Artefact]:
+    """Return the artefacts that were made for a model with an adapter, or without one, by their names.
 
     What is no artefact is left out: a request that names it is told why.
     """
     found = dict[str, Artefact]()
-    if (folder := reading.artefacts) is None:
+    if folder is None:
         return found
     for name in folder.names():
         with suppress(JudgementError):
             artefact = folder.find(name)
-            if artefact is not None and _difference_of_model(reading, artefact, adapter) is None:
+            if artefact is not None and _difference_of_model(card, artefact, adapter) is None:
                 found[name] = artefact
     return found
 
@@ -133,13 +135,13 @@ def _find(reading: ReadingContext, name: object, field: str) -> Artefact:
     return found
 
 
-def _difference_of_model(reading: ReadingContext, artefact: Artefact, adapter: str | None) -> str | None:
-    """Return why an artefact is not for the served model. The weights are compared where those of workers are known."""
+def _difference_of_model(card: ModelCard, artefact: Artefact, adapter: str | None) -> str | None:
+    """Return why an artefact is not for a model. The weights are compared where those of workers are known."""
     if not artefact.model:
         return "was made from scores in a file, and so it does not say of which model they are"
-    if artefact.model.get("tokenizer_fingerprint") != reading.card.tokenizer_fingerprint:
+    if artefact.model.get("tokenizer_fingerprint") != card.tokenizer_fingerprint:
         return f"is for another model, or another tokenizer: {artefact.model.get('model')}"
-    served, name = f"{reading.card.name}{SEPARATOR}", str(artefact.model.get("model"))
+    served, name = f"{card.name}{SEPARATOR}", str(artefact.model.get("model"))
     if (name.removeprefix(served) if name.startswith(served) else None) != adapter:
         return f"is for another model: {name}"
     return None

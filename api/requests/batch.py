@@ -39,7 +39,7 @@ def read_batch(reading: ReadingContext, data: bytes, sender: Sender) -> tuple[Ne
     window, seconds = _window(body, reading.limits.max_completion_window_seconds)
     wanted = NewBatch(
         tenant=sender.principal.tenant,
-        model=reading.card.name,
+        model=reading.models.catalogue.default.card.name,
         endpoint=endpoint,
         input_file_id=checked_file_id(file_id, "input_file_id"),
         completion_window=window,

@@ -44,6 +44,7 @@ def parsed_call(
     idempotency: Idempotency | None = None,
 ) -> Call:
     """Return the call in a body that is parsed. Raises RequestError."""
+    reading = reading.of_model(body.get("model"), sender.principal.policy)
     has_receipt = wants_receipt(reading, body)
     call = CALLS[path](reading, body, sender, idempotency)
     if not has_receipt or (call.ranking is not None and call.ranking.is_bare):  # A list alone has no place for one.

@@ -80,6 +80,7 @@ def job_of(
 ) -> JobRequest:
     """Return the job in a body that is parsed. Raises RequestError."""
     kind = kind_of(body)
+    reading = reading.of_model(body.get("model"), sender.principal.policy)
     limits = limits_of(
         reading,
         items=Limit("max_items", reading.scoring.max_items, LINES_ADVICE),
@@ -109,6 +110,7 @@ def read_upload(reading: ReadingContext, body: Mapping[str, object], sender: Sen
     if parse_flag(body.get("dry_run"), "dry_run"):
         message = "a dry run takes one JSON body; JSON lines would have to be stored"
         raise RequestError(ErrorCode.UNSUPPORTED_PARAMETER, message, param="dry_run")
+    reading = reading.of_model(body.get("model"), sender.principal.policy)
     most = reading.limits
     limits = replace(
         limits_of(
@@ -187,7 +189,7 @@ def submission_of(
     """Return what is stored of a request."""
     return Submission(
         model=reading.card.name,
-        tokenizer_fingerprint=reading.card.tokenizer_fingerprint,
+        work_key=reading.card.work_key,
         prefix=prepared.prefix,
         chunks=prepared.chunks,
         label_token_ids=prepared.label_token_ids,

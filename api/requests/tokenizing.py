@@ -17,6 +17,7 @@ def tokenize_text(reading: ReadingContext, data: bytes, sender: Sender) -> bytes
     """Return the answer of ``POST /v1/tokenize``. Raises RequestError."""
     body = parse_object(data)
     check_fields(body, TokenizeBody.model_fields, {}, strict=sender.is_strict)
+    reading = reading.of_model(body.get("model"), sender.principal.policy)
     reading.adapter_of(body.get("model"))
     text = body.get("text")
     if not isinstance(text, str):

@@ -39,10 +39,10 @@ async def dry_run(store: Store, acceptance: Acceptance, submission: Submission) 
 
 
 def _look(db: Database, acceptance: Acceptance, submission: Submission, work: int) -> _Situation:
-    quota = submission.quota
+    quota, door = submission.quota, acceptance.doors.of(submission)
     return _Situation(
-        acceptance.compatibility.current(),
-        acceptance.admission.waiting_work(),
+        door.compatibility.current(),
+        door.admission.waiting_work(),
         quota is None or has_room(db, submission.tenant, quota, work),
         submission.stored_bytes <= acceptance.storage_quota.room(submission.tenant),
     )

@@ -13,11 +13,12 @@ from api.answers.presentation import json_response
 from api.answers.server_schemas import JobItems
 from api.principal import WithReadScope
 from api.routes.jobs import MAX_OFFSET, checked_job_id
-from api.service import ServiceOf
+from api.service import Service, ServiceOf
 from checkpoints.classification import Classes
 from jobs.queue.inputs import JobInputs, read_inputs
-from scoring.error_codes import ErrorCode
+from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import TokenIds
+from scoring.served_model import ServedModel
 from scoring.tokenizing.tokenization import TextTokenizer
 
 ITEMS_AT_ONCE = 100
@@ -49,9 +50,21 @@ async def items(
     another tokenizer than this server has.
     """
     inputs = await service.store.of(principal.tenant, read_inputs, checked_job_id(job_id), index or [])
-    known = inputs.tokenizer_fingerprint == service.reading.card.tokenizer_fingerprint
-    tokenizer, classes = (service.reading.tokenizer, service.reading.card.classes) if known else (None, None)
+    model = await _model_with(service, inputs.work_key)
+    tokenizer, classes = (None, None) if model is None else (model.tokenizer, model.card.classes)
     return json_response(await service.threads.text_of(principal.tenant, _show, inputs, tokenizer, classes))
+
+
+async def _model_with(service: Service, work_key: str) -> ServedModel | None:
+    """Return the model by whose tokenizer a job was accepted; None if it is served no more, or can't be loaded."""
+    entries = service.reading.models.catalogue.entries
+    entry = next((one for one in entries if one.card.work_key == work_key), None)
+    if entry is None:
+        return None
+    try:
+        return await service.bodies.loader.loaded(entry)
+    except RequestError:
+        return None
 
 
 def _show(inputs: JobInputs, tokenizer: TextTokenizer | None, classes: Classes | None) -> dict[str, object]:

@@ -304,7 +304,7 @@ def _wake(service: Service, job_id: str) -> None:
 
 async def admit_job(service: Service, submission: Submission) -> Submission:
     """Return a job for which there is room, as it is to be stored. Raises RequestError, StorageUnavailable."""
-    await service.acceptance.admission.admit_job(submission)
+    await service.acceptance.doors.of(submission).admission.admit_job(submission)
     if submission.webhook is None:
         return submission
     return await service.store.in_turn(submission.tenant, with_warning_of_disabled_endpoint, submission)

@@ -124,12 +124,12 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
     expected = expected_bytes(submission, submission.total_items, _targets_to_show(submission) or 0)
     # An answer for which there is no room is refused before it is computed. That there is room now promises nothing.
     place.check_answer(expected)
-    await service.acceptance.admission.admit_call(submission, call.timeout)
+    await service.acceptance.doors.of(submission).admission.admit_call(submission, call.timeout)
     # With an Idempotency-Key its client may come back for it.
     departure = departure_of(request) if submission.idempotency is None else None
     accepted = await service.acceptance.acceptor.accept(submission, departure)
     headers = REPLAYED if accepted.replayed else {}
-    encode = _encoder(service, call)
+    encode = await _encoder(service, call)
     read: _Read | None = None
     if submission.total_items == 0 or accepted.replayed:
         read = await service.threads.sql_of(submission.tenant, _result_if_ended, service, call, accepted.job_id)
@@ -153,13 +153,15 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
     return error_response(_reason(read, call), {**headers, "Location": job_path(read.job.id)})
 
 
-def _encoder(service: Service, call: Call) -> Callable[[ScoredJob], bytes]:
-    """Return what makes the answer of a call of its scores."""
+async def _encoder(service: Service, call: Call) -> Callable[[ScoredJob], bytes]:
+    """Return what makes the answer of a call of its scores. Raises RequestError."""
     encode: Callable[[ScoredJob], bytes] = encode_scoring
     if call.ranking is not None:
         encode = partial(encode_ranking, ranking=call.ranking)
     elif call.submission.options.shape is Shape.COMPLETION:
-        encode = partial(encode_completion, tokenizer=service.reading.tokenizer)
+        # Found now, because another version may take the model's place before the answer is there.
+        entry = service.reading.models.entry_of(call.submission)
+        encode = partial(encode_completion, tokenizer=(await service.bodies.loader.loaded(entry)).tokenizer)
     if call.submission.options.artefact is None:
         return encode
 

@@ -16,6 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from api.models.loading import ModelLoader
 from api.reading import ManyPairsError, ReadingContext, TakesLongError
 from api.text_process.process import TextProcess
 from api.threads import Threads
@@ -71,10 +72,10 @@ class _Caller:
 class BodyReader:
     """Reads bodies on the event loop, in the threads of a process, and in a process of their own."""
 
-    def __init__(self, reading: ReadingContext, threads: Threads, process: TextProcess) -> None:
-        self._reading = reading
+    def __init__(self, reading: ReadingContext, threads: Threads, process: TextProcess, loader: ModelLoader) -> None:
+        self.loader = loader
         # The event loop must not wait for the tokenizer's own threads, which may have a long text of another client.
-        self._reading_on_loop = replace(reading, tokenizer=reading.tokenizer.in_one_thread(), most_pairs=SMALL_PAIRS)
+        self._reading_on_loop = reading.on_loop(SMALL_PAIRS)
         self._reading_in_thread = replace(reading, most_pairs=SHORT_PAIRS)
         self._threads = threads
         self.process = process
@@ -93,6 +94,18 @@ class BodyReader:
 
         tenant: whose turn a long body takes. Raises ClientDisconnect if the client leaves, and RequestError.
         """
+        return await self.loader.reading(lambda: self._read(request, tenant, function, body, *args, **kwargs))
+
+    async def _read(
+        self,
+        request: Request,
+        tenant: str,
+        function: Callable[Concatenate[ReadingContext, bytes, P], T],
+        body: bytes,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Return what the function returns, wherever it is called. Raises NotLoadedError, too."""
         if len(body) <= SMALL_BYTES and time.monotonic() >= self._careful_until:
             try:
                 reading = replace(self._reading_on_loop, stop_if_unwanted=_time_limit(SMALL_SECONDS))

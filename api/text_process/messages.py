@@ -18,12 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from api.models.catalogue import Entry
 from jobs.store.records import Submission
 from scoring.error_codes import RequestError
 from scoring.layout import Chunk, Continuations, Cuts, Rows
 
 OUT_OF_MEMORY = 3
 """The exit code of a process that got no more memory."""
+
+FORK, LOAD = b".", b"L"
+"""What the API asks of the process: to fork a child for the connection that comes with this byte, or to load the model
+of the message behind it."""
 
 Part = bytes | memoryview
 
@@ -49,6 +54,13 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class NotLoaded:
+    """The body names a model that the process does not have in memory."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """Reading raised another exception, which is a bug."""
 
@@ -62,7 +74,7 @@ class Ended:
     exit_code: int  # OUT_OF_MEMORY, or the negative number of the signal that ended it
 
 
-Result = Read | Refused | Failed | Ended
+Result = Read | Refused | NotLoaded | Failed | Ended
 
 
 def send(connection: socket.socket, parts: Sequence[Part]) -> None:

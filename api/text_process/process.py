@@ -11,13 +11,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import structlog
 
+from api.models.catalogue import Entry
+from api.models.models import NotLoadedError
 from api.reading import ReadingContext
 from api.text_process import messages
-from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, Read, Refused
+from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, NotLoaded, Read, Refused, Result
 from api.threads import Threads
 from api.turns import Turns
 from scoring.error_codes import ErrorCode, RequestError
@@ -35,6 +37,9 @@ TOKENIZER_THREADS = 16
 """The most threads in which the tokenizer encodes the texts of a long body: each takes some of the body's memory."""
 
 RETRY_SECONDS = 1.0
+
+LOADED_AT_MOST = 3
+"""How often the process loads the model of a body. It may drop it again before the body is read."""
 
 ADVICE = "send fewer items at a time, or send them as JSON lines"
 
@@ -112,18 +117,16 @@ class TextProcess:
             except TimeoutError:
                 message = "too many long bodies wait to be read; please try again, or send the items as JSON lines"
                 raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS) from None
-            parts = [pickle.dumps((function, args, kwargs)), body]
             limits = self._reading.limits
             try:
                 async with asyncio.timeout(limits.text_process_seconds):
-                    received = await self._exchange(parts)
+                    result = await self._result(function, body, args, kwargs)
             except TimeoutError:
                 message = f"reading the body took more than {limits.text_process_seconds:g} s; {ADVICE}"
                 raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, limit="text_process_seconds") from None
             except (OSError, EOFError) as error:
                 log.warning("the process that reads long bodies has ended", error=repr(error))
                 raise _interrupted() from None
-        result = await self._threads.text(messages.unpack, received)
         match result:
             case Read():
                 value: T = result.value
@@ -132,8 +135,28 @@ class TextProcess:
                 raise result.error()
             case Failed(traceback):
                 raise RuntimeError(f"a body could not be read\n{traceback}")
+            case NotLoaded(entry):
+                raise NotLoadedError(entry)
             case Ended(exit_code):
                 raise self._ended(exit_code)
+
+    async def _result(self, function: Callable[..., T], body: bytes, args: tuple[Any, ...], kwargs: Any) -> Result:
+        """Return what a child says of a body. If it lacks a model, the process loads it, and the next child reads."""
+        result: Result = Ended(0)
+        for _ in range(LOADED_AT_MOST):
+            call = pickle.dumps((self._reading.models.catalogue, function, args, kwargs))
+            result = await self._threads.text(messages.unpack, await self._exchange([call, body]))
+            if not isinstance(result, NotLoaded):
+                break
+            await self._load(result.entry)
+        return result
+
+    async def _load(self, entry: Entry) -> None:
+        """Have the process load a model, before it forks again."""
+        if self._control is not None:
+            with contextlib.suppress(ConnectionError):
+                await asyncio.get_running_loop().sock_sendall(self._control, messages.LOAD)
+                await messages.send_async(self._control, [pickle.dumps(entry)])
 
     async def _exchange(self, parts: list[bytes]) -> list[memoryview]:
         """Send a request to a new child, and return the parts of its result. Closing the connection kills the child."""
@@ -156,7 +179,7 @@ class TextProcess:
                 raise _interrupted() from None
             assert self._control is not None
             try:
-                socket.send_fds(self._control, [b"."], [connection.fileno()])
+                socket.send_fds(self._control, [messages.FORK], [connection.fileno()])
                 return
             except ConnectionError:
                 self._started.clear()  # it has just ended, and is started again

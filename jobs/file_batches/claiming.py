@@ -18,17 +18,19 @@ from jobs.store.lists import is_one_of
 from jobs.store.tables import Seconds, jobs
 
 
-def claim_batch(db: Database, model: str, seconds: float, *, but_of: Collection[str] = ()) -> BatchRecord | None:
+def claim_batch(
+    db: Database, models: Collection[str], seconds: float, *, but_of: Collection[str] = ()
+) -> BatchRecord | None:
     """Return a batch with something to do; None if there is none.
 
     Of the tenants with such batches, the one that was served least recently is next, however many batches each has. Of
     its batches, the one is next on which nobody has worked for the longest time. No other process works on it until it
     is released.
 
-    model: whose lines this process can read. seconds: after this, the claim ends by itself. but_of: tenants whose
+    models: whose lines this process can read. seconds: after this, the claim ends by itself. but_of: tenants whose
     batches are not wanted now.
     """
-    given = {"for_model": model, "but_of": but_of}
+    given = {"for_models": models, "but_of": but_of}
     with db.read() as tx:
         if tx.scalar(_DUE, given) is None:
             return None
@@ -71,7 +73,7 @@ _NEXT_HAS_ENDED = exists(
 _IS_READ = file_batches.c.read_bytes >= file_batches.c.input_bytes
 _IS = {status: file_batches.c.status == status.value for status in BatchStatus}
 _CAN_READ = or_(
-    file_batches.c.model == bindparam("for_model"),
+    is_one_of(file_batches.c.model, "for_models"),
     file_batches.c.expires_at <= NOW,
     _IS[BatchStatus.CANCELLING],
 )

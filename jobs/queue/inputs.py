@@ -31,7 +31,7 @@ class ItemTokens:
 class JobInputs:
     """What a job was asked."""
 
-    tokenizer_fingerprint: str  # of the tokenizer that made the tokens
+    work_key: str  # of the model whose tokenizer made the tokens
     query: TokenIds
     labels: Sequence[Sequence[int]] | None
     """The tokens of each label, as they stand behind the first item; None if each item has labels of its own."""

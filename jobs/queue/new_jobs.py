@@ -95,7 +95,7 @@ def prefix_row(settings: StoreSettings, submission: Submission) -> _Prefix:
     # Behind the name of an adapter, which no token is a part of, the same tokens are another prefix.
     digest = sha256(tokens if adapter is None else f"{adapter}:".encode() + tokens).hexdigest()
     work = work_of_prefix(len(submission.prefix))
-    return _Prefix(owner, submission.tokenizer_fingerprint, digest, tokens, work)
+    return _Prefix(owner, submission.work_key, digest, tokens, work)
 
 
 def store_prefixes(tx: Transaction, submissions: Sequence[Submission]) -> tuple[list[int], float]:
@@ -183,7 +183,7 @@ def chunks_to_store(
                 "item_count": len(chunk.rows),
                 "token_count": chunk.work,
                 "failures": 0,
-                "tokenizer_fingerprint": submission.tokenizer_fingerprint,
+                "tokenizer_fingerprint": submission.work_key,
                 "longest_sequence": chunk.longest_sequence + (CONTINUED if has_continuations else 0),
                 "highest_token": max(chunk.highest_token, *shared_ids),
                 "interactive": submission.priority is Priority.INTERACTIVE,

@@ -279,7 +279,7 @@ def card_parameters(card: ModelCard) -> dict[str, str | int]:
     """Return the parameters of :data:`CLAIMABLE` for a worker that serves a model."""
     return {
         "for_model": card.name,
-        "for_tokenizer": card.tokenizer_fingerprint,
+        "for_tokenizer": card.work_key,
         "for_context": card.context_length,
         "for_vocabulary": card.vocabulary,
     }

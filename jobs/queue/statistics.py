@@ -113,7 +113,7 @@ def has_more_than(db: Database, card: ModelCard, most: int, tenant: str | None =
     )
     # Two subqueries, because SQLite reads the whole index for a query with both.
     first, last = (select(end(chunks.c.id)).scalar_subquery() for end in (func.min, func.max))
-    model, tokenizer = chunks.c.model == card.name, chunks.c.tokenizer_fingerprint == card.tokenizer_fingerprint
+    model, tokenizer = chunks.c.model == card.name, chunks.c.tokenizer_fingerprint == card.work_key
     waiting = select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id)
     if tenant is not None:
         staged_chunks = staged_chunks.where(jobs.c.tenant == tenant)

@@ -63,7 +63,7 @@ class Submission:
     """A validated job, ready to be stored."""
 
     model: str
-    tokenizer_fingerprint: str
+    work_key: str  # of the model: see ModelCard.work_key
     prefix: TokenIds
     chunks: Sequence[Chunk]
     label_token_ids: tuple[int, ...]  # that any of the items has; with continuations, see scoring.prepare

@@ -75,7 +75,7 @@ prefixes = Table(
     metadata,
     Column("id", RowId, primary_key=True),
     Column("tenant", String(64), nullable=False),
-    Column("tokenizer_fingerprint", String(64), nullable=False),
+    Column("tokenizer_fingerprint", String(64), nullable=False),  # ModelCard.work_key, as in chunks
     Column("sha256", String(64), nullable=False),
     Column("tokens", LargeBinary, nullable=False),
     Column("work", Integer),  # of computing it: see jobs.store.prefix_work; null: version 0.2.0 has stored it
@@ -166,8 +166,9 @@ chunks = Table(
     Column("token_count", Integer, nullable=False),
     Column("failures", SmallInteger, nullable=False),  # batches that held only this chunk and failed
     Column("batch_limit", Integer),  # most chunks in its next batch; null for no limit
-    # What a worker must serve to score the chunk: this tokenizer, as much context, a larger vocabulary. The defaults
-    # are of versions before 0.2.0, which did not say what a chunk needs.
+    # What a worker must serve to score the chunk: this tokenizer (ModelCard.work_key, which also tells versions of a
+    # model apart), as much context, a larger vocabulary. The defaults are of versions before 0.2.0, which did not say
+    # what a chunk needs.
     Column("tokenizer_fingerprint", String(64), nullable=False, server_default=text("''")),
     # CONTINUED is added to the length of a chunk with continuations.
     Column("longest_sequence", Integer, nullable=False, server_default="0"),
@@ -292,7 +293,23 @@ workers = Table(
     Column("tokens_per_second", Float(53)),  # measured lately; null before any measurement
     Column("planning", JSON(none_as_null=True)),  # {planner, claim_seconds}: see scoring.planning.description
     Column("estimate_ratio", Float(53)),  # measured over estimated seconds; null before enough was measured
+    Column("version", Integer),  # of a model of the catalogue: the id of its row; null: the environment describes it
 )
+
+# One row for each version of a model: changing one retires a row and inserts another. See jobs.catalogue.
+models = Table(
+    "models",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("name", String(255), nullable=False),
+    Column("settings", JSON, nullable=False),  # fields of ScoringSettings that differ from the environment's
+    Column("aliases", JSON, nullable=False),
+    Column("is_default", Boolean, nullable=False),
+    Column("card", JSON, nullable=False),  # what the checkpoint's files said of it when it was added
+    Column("added_at", Seconds, nullable=False),
+    Column("retired_at", Seconds),  # null: requests may name it
+)
+partial_index("ix_models_served", models.c.name, where=models.c.retired_at.is_(None), unique=True)
 
 score_counts = Table(  # see jobs.score_counts
     "score_counts",
@@ -318,6 +335,7 @@ tenants = Table(
     Column("waiting_tokens", BigInteger, nullable=False, server_default="0"),
     Column("recount_at", Seconds, nullable=False, server_default="0"),
     Column("suspended_at", Seconds),  # null: its requests are taken
+    Column("models", JSON(none_as_null=True)),  # the names of those that it may use; null: all
 )
 
 api_keys = Table(

@@ -1,4 +1,4 @@
-"""The record of changes to keys, tenants and webhook secrets: who changed what, and when. It is never removed."""
+"""The record of changes to keys, tenants, webhook secrets and models: who changed what and when. It is kept."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ class Action(StrEnum):
     TENANT_RESUMED = "tenant.resumed"
     TENANT_PURGED = "tenant.purged"
     TENANT_DELETED = "tenant.deleted"
+    MODEL_ADDED = "model.added"
+    MODEL_SET = "model.set"
+    MODEL_RETIRED = "model.retired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Change:
     at: float  # Unix seconds on the database's clock
     by: str  # USER@HOST of a command, or the key of a request
     action: Action | str  # a text, if a later version of the service recorded it
-    tenant: str
+    tenant: str  # empty: the change concerns a model
     detail: Mapping[str, Any]  # what was set, or the id of the key
 
 

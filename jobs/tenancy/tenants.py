@@ -18,6 +18,8 @@ DEFAULT_TENANT = "default"  # the tenant of requests with the bootstrap key, or 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MIN_WEIGHT, MAX_WEIGHT = 0.01, 1_000.0
 MAX_LIMITS = {"max_waiting_tokens": 2**53, "requests_per_second": 10**6, "requests_per_minute": 10**6}
+Limit = float | list[str] | None
+
 UNKNOWN_WAITING_TOKENS = 2**62
 """Counter of waiting tokens while the true number is unknown: above any quota, so that the first job has it counted."""
 
@@ -32,6 +34,11 @@ class Tenant:
     requests_per_second: int | None = None  # over all keys of the tenant
     requests_per_minute: int | None = None
     suspended_at: float | None = None  # Unix seconds; None: its requests are taken
+    models: tuple[str, ...] | None = None  # the models that it may use, by their names; None: all
+
+    def may_use(self, model: str) -> bool:
+        """Return whether requests of the tenant may name a model."""
+        return self.models is None or model in self.models
 
 
 TENANT_COLUMNS = tenants.c[tuple(field.name for field in fields(Tenant))]
@@ -39,7 +46,8 @@ TENANT_COLUMNS = tenants.c[tuple(field.name for field in fields(Tenant))]
 
 def tenant_from_row(row: RowMapping) -> Tenant:
     """Return the tenant of a row that has :data:`TENANT_COLUMNS`."""
-    return Tenant(**{column.name: row[column] for column in TENANT_COLUMNS})
+    values = {column.name: row[column] for column in TENANT_COLUMNS}
+    return Tenant(**values | {"models": None if values["models"] is None else tuple(values["models"])})
 
 
 def find_tenant(db: Database, name: str) -> Tenant | None:
@@ -69,7 +77,7 @@ def ensure_tenant(tx: Transaction, name: str) -> bool:
     return True
 
 
-def create_tenant(db: Database, name: str, **limits: float | None) -> Tenant:
+def create_tenant(db: Database, name: str, **limits: Limit) -> Tenant:
     """Create a tenant with these limits. Raises ValueError, also if there is one of this name; StorageUnavailable."""
     _check(limits)
     with db.write() as tx:
@@ -78,7 +86,7 @@ def create_tenant(db: Database, name: str, **limits: float | None) -> Tenant:
         return _change(tx, name, limits) if limits else Tenant(name)
 
 
-def set_tenant(db: Database, name: str, **changes: float | None) -> Tenant:
+def set_tenant(db: Database, name: str, **changes: Limit) -> Tenant:
     """Change fields of a tenant. Raises ValueError, also if there is none of this name; StorageUnavailable.
 
     A new quota applies to jobs accepted from then on. The work that waits already may exceed it.
@@ -88,7 +96,7 @@ def set_tenant(db: Database, name: str, **changes: float | None) -> Tenant:
         return _change(tx, name, changes)
 
 
-def _change(tx: Transaction, name: str, changes: dict[str, float | None]) -> Tenant:
+def _change(tx: Transaction, name: str, changes: dict[str, Limit]) -> Tenant:
     # The waiting work of a tenant that had no quota is unknown; it is counted when its next job is accepted.
     changed = tx.execute(
         update(tenants)
@@ -129,9 +137,14 @@ def no_such_tenant(name: str) -> ValueError:
     )
 
 
-def _check(changes: dict[str, float | None]) -> None:
+def _check(changes: dict[str, Limit]) -> None:
     for name, value in changes.items():
-        if name == "weight":
+        if name == "models":
+            if not isinstance(value, list | None):
+                raise ValueError("models is a list of names, or nothing for all models")
+        elif isinstance(value, list):
+            raise ValueError(f"{name} is no list")
+        elif name == "weight":
             if value is None or not MIN_WEIGHT <= value <= MAX_WEIGHT:
                 raise ValueError(f"a weight is a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
         elif value is not None and not 1 <= value <= MAX_LIMITS[name]:

@@ -310,6 +310,8 @@ class Model:
 
     id: str  # the name by which requests name it
     parent: str | None  # the model alone, if this is a model with an adapter
+    aliases: tuple[str, ...]  # further names that requests may give
+    version: int | None  # grows with each change of a model of the catalogue; None: there is no catalogue
     max_model_len: int  # longest sequence, in tokens
     live_workers: int  # how many workers serve it now
     template: str | None  # by which documents are ranked; None: by none, unless a request names one
@@ -329,8 +331,10 @@ class Model:
         classes = raw.get("classes") or {"names": ()}
         decides = classes.get("activation") == "decisions"
         own = () if decides else tuple(classes["names"])
-        parent = raw.get("parent")  # of which a service of an earlier version says nothing
+        # Of these a service of an earlier version says nothing.
+        parent, aliases, version = raw.get("parent"), tuple(raw.get("aliases", ())), raw.get("version")
         artefacts = [read_fields(Artefact, one) for one in raw.get("artefacts", [])]
+        named = {"parent": parent, "aliases": aliases, "version": version}
         return read_fields(
-            cls, raw, parent=parent, templates=templates, artefacts=artefacts, classes=own, decides=decides
+            cls, {**raw, **named}, templates=templates, artefacts=artefacts, classes=own, decides=decides
         )

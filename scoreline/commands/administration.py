@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -33,12 +34,13 @@ def run_on_database(
     *,
     as_json: bool,
     yes: bool = False,
+    flags: Sequence[str] = (),
     **options: str | None,
 ) -> None:
     """Run an action of a module on a database. Never returns. options: those that are None are left out."""
     named = {name: value for name, value in options.items() if value is not None}
     given = [word for name, value in named.items() for word in (f"--{name.replace('_', '-')}", value)]
-    given += ["--json"] if as_json else []
+    given += [*flags, *(["--json"] if as_json else [])]
     given += ["--yes"] if yes else []
     # The argument follows two dashes, so that it is never taken for an option.
     exec_on_database(module, data, [action, *given, *([] if argument is None else ["--", argument])])
@@ -101,6 +103,7 @@ def change_command(
     max_waiting_tokens: LimitOption = None,
     requests_per_second: LimitOption = None,
     requests_per_minute: LimitOption = None,
+    models: Annotated[str | None, typer.Option(help="The models that it may use, separated by commas, or all.")] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -114,6 +117,7 @@ def change_command(
         max_waiting_tokens=max_waiting_tokens,
         requests_per_second=requests_per_second,
         requests_per_minute=requests_per_minute,
+        models=models,
         as_json=as_json,
     )
 

@@ -53,6 +53,10 @@ def always_wanted() -> None:
     """Do nothing: the default of ``stop_if_unwanted``, which raises an exception when nobody wants the result."""
 
 
+MEMORY_RATIO = 9
+"""About how many bytes of memory a tokenizer takes for each byte of its definition as JSON."""
+
+
 class TextTokenizer:
     """A model's tokenizer. It never truncates and never pads, and is safe to use from several threads."""
 
@@ -73,7 +77,10 @@ class TextTokenizer:
         self._backend.no_padding()
         self._backend.encode_special_tokens = special_tokens_split
         # With a large vocabulary these objects take a hundred megabytes, so no reference to them is kept.
-        definition: dict[str, Any] = json.loads(self._backend.to_str())
+        text = self._backend.to_str()
+        self.nbytes = MEMORY_RATIO * len(text)
+        """About how much memory it takes."""
+        definition: dict[str, Any] = json.loads(text)
         self._cutter = QueryCutter.for_tokenizer(definition)
         added = self._backend.get_added_tokens_decoder()
         self.added_tokens: Mapping[str, int] = {token.content: number for number, token in added.items()}

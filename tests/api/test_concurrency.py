@@ -63,7 +63,9 @@ def test_a_slow_database_does_not_block_the_event_loop(
 ) -> None:
     job = api.wait(api.submit(**WEBHOOK_BODY)["id"])
     service = api.app.state.service
-    monkeypatch.setattr(service.acceptance.compatibility, "shared", service.acceptance.compatibility.current)
+    monkeypatch.setattr(
+        service.acceptance.doors.default.compatibility, "shared", service.acceptance.doors.default.compatibility.current
+    )
     monkeypatch.setattr(
         service.probes.readiness, "_seconds", -1.0
     )  # nothing that was found a moment before is an answer

@@ -28,8 +28,11 @@ CORPUS = [
 ] * 30
 
 
-def make_model_directory(directory: Path) -> Path:
-    """Write a checkpoint's tokenizer and configuration (there are no weights) and return its directory."""
+def make_model_directory(directory: Path, corpus: Sequence[str] = CORPUS) -> Path:
+    """Write a checkpoint's tokenizer and configuration (there are no weights) and return its directory.
+
+    corpus: what the tokenizer is trained on.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -40,7 +43,7 @@ def make_model_directory(directory: Path) -> Path:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.save(str(directory / "tokenizer.json"))
     tokenizer_config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
     (directory / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))

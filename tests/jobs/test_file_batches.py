@@ -182,27 +182,27 @@ def test_one_process_works_on_a_batch_until_it_is_released_or_falls_silent(
     timed_store: Database, clock: HandClock
 ) -> None:
     first, second = new_batch(timed_store), new_batch(timed_store)
-    taken = [claim_batch(timed_store, MODEL, 60.0) for _ in range(3)]
+    taken = [claim_batch(timed_store, [MODEL], 60.0) for _ in range(3)]
     assert [None if one is None else one.id for one in taken] == [first.id, second.id, None]
     release_batch(timed_store, second.id, 5.0)
-    assert claim_batch(timed_store, MODEL, 60.0) is None
+    assert claim_batch(timed_store, [MODEL], 60.0) is None
     clock.turn(5.0)
-    third = claim_batch(timed_store, MODEL, 60.0)
+    third = claim_batch(timed_store, [MODEL], 60.0)
     assert third is not None
     assert third.id == second.id
     clock.turn(55.0)
-    assert (silent := claim_batch(timed_store, MODEL, 60.0)) is not None
+    assert (silent := claim_batch(timed_store, [MODEL], 60.0)) is not None
     assert silent.id == first.id
 
 
 def test_tenants_take_turns_however_many_batches_each_has(timed_store: Database, clock: HandClock) -> None:
     many = [new_batch(timed_store, tenant="many") for _ in range(3)]
     one = new_batch(timed_store, tenant="one")
-    assert claim_batch(timed_store, MODEL, 60.0, but_of={"many", "one"}) is None
+    assert claim_batch(timed_store, [MODEL], 60.0, but_of={"many", "one"}) is None
     served = []
     for turn in range(8):
         clock.turn(1.0)
-        claimed = claim_batch(timed_store, MODEL, 60.0)
+        claimed = claim_batch(timed_store, [MODEL], 60.0)
         assert claimed is not None
         served.append(claimed.id)
         if turn == 4:
@@ -213,30 +213,30 @@ def test_tenants_take_turns_however_many_batches_each_has(timed_store: Database,
     assert served == [batch.id for batch in order]
     release_batch(timed_store, one.id, 60.0)
     clock.turn(1.0)
-    assert (others := claim_batch(timed_store, MODEL, 60.0)) is not None
+    assert (others := claim_batch(timed_store, [MODEL], 60.0)) is not None
     assert others.tenant == "many", "a tenant whose batch waits holds up nobody"
 
 
 @pytest.mark.parametrize("cancelled_when", ["it waits", "it is worked on"])
 def test_a_cancellation_begins_at_once(timed_store: Database, clock: HandClock, cancelled_when: str) -> None:
     batch = new_batch(timed_store)
-    assert claim_batch(timed_store, MODEL, 60.0) is not None
+    assert claim_batch(timed_store, [MODEL], 60.0) is not None
     clock.turn(1.0)
     if cancelled_when == "it is worked on":
         cancel_batch(timed_store, DEFAULT_TENANT, batch.id)
     release_batch(timed_store, batch.id, 10.0)
     if cancelled_when == "it waits":
         cancel_batch(timed_store, DEFAULT_TENANT, batch.id)
-    assert claim_batch(timed_store, MODEL, 60.0) is not None
+    assert claim_batch(timed_store, [MODEL], 60.0) is not None
 
 
 def test_a_batch_of_another_model_is_left_to_its_processes_until_it_expires(
     timed_store: Database, clock: HandClock
 ) -> None:
     batch = new_batch(timed_store)
-    assert claim_batch(timed_store, "another", 60.0) is None
+    assert claim_batch(timed_store, ["another"], 60.0) is None
     clock.turn(3_600.0)
-    late = claim_batch(timed_store, "another", 60.0)
+    late = claim_batch(timed_store, ["another"], 60.0)
     assert late is not None
     assert late.id == batch.id
 
@@ -244,11 +244,11 @@ def test_a_batch_of_another_model_is_left_to_its_processes_until_it_expires(
 def test_a_batch_that_waits_for_scores_is_left_alone(store: Database) -> None:
     batch = new_batch(store, 2)
     step(store, batch)
-    assert claim_batch(store, MODEL, 0.0) is None
+    assert claim_batch(store, [MODEL], 0.0) is None
     claimed = claim(store, "worker", CARD, 1_000_000)
     assert claimed is not None
     finish_all(store, claimed)
-    assert claim_batch(store, MODEL, 0.0) is not None
+    assert claim_batch(store, [MODEL], 0.0) is not None
 
 
 def test_the_results_of_a_line_are_kept_until_its_batch_had_time_to_write_them(

@@ -39,7 +39,7 @@ def submission(
     ]
     values: dict[str, Any] = {
         "model": MODEL,
-        "tokenizer_fingerprint": CARD.tokenizer_fingerprint,
+        "work_key": CARD.work_key,
         "prefix": prefix_ids,
         "chunks": parts,
         "label_token_ids": LABELS,

@@ -50,6 +50,7 @@ def test_tenants_are_set_and_listed(database: Database, capsys: pytest.CaptureFi
         "requests_per_second": None,
         "requests_per_minute": None,
         "suspended_at": None,
+        "models": None,
     }
     acme = {"name": "acme", "weight": 3.0} | limits
     parser = tenants._parser()

@@ -89,7 +89,7 @@ class Store:
         given = [chunk(n) for n in range(chunks)]
         submission = Submission(
             model=MODEL,
-            tokenizer_fingerprint=tokenizer,
+            work_key=tokenizer,
             prefix=Rows.pack([prefix], [0]).tokens,
             chunks=given,
             label_token_ids=(0,) if likelihood else LABELS,

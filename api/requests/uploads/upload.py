@@ -159,12 +159,13 @@ def _check_and_stage(
 ) -> None:
     """Stage chunks if there is room for them. staged_bytes: what the upload will take with them, once it is scored."""
     submission, quota = upload.submission, service.acceptance.storage_quota
+    admission = service.acceptance.doors.of(submission).admission
     if chunks:
         check_stored_bytes(staged_bytes, quota.most)
         if first:
-            service.acceptance.admission.admit_upload(submission)
-            service.acceptance.admission.refuse_other_weights(submission)
+            admission.admit_upload(submission)
+            admission.refuse_other_weights(submission)
         else:
-            service.acceptance.admission.admit_part(submission.tenant)
+            admission.admit_part(submission.tenant)
         quota.take(submission.tenant, submission.bytes_of(chunks))
     stage(service.store.database, upload, chunks)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from api.models.loading import load_into
+from api.models.models import NotLoadedError
 from api.reading import ReadingContext
 from api.requests.bodies.json_body import check_containers, parse_json
 from api.requests.sender import Sender
@@ -91,7 +93,12 @@ class UploadReader:
     def _open(self, number: int, line: bytes) -> None:
         try:
             check_containers(line, "the body")
-            self.submission, self._preparation = read_upload(self._reading, parse_object(line), self._sender)
+            body = parse_object(line)
+            try:
+                self.submission, self._preparation = read_upload(self._reading, body, self._sender)
+            except NotLoadedError as error:
+                load_into(self._reading.models, error.entry)
+                self.submission, self._preparation = read_upload(self._reading, body, self._sender)
         except RequestError as error:
             raise _in_line(error, number) from None
         self._overhead = self._preparation.repeated_characters

@@ -35,15 +35,17 @@ async def overview(service: ServiceOf, principal: WithReadScope) -> Response:
 
 
 def _look(service: Service, tenant: str) -> dict[str, Any]:
-    compatibility, waiting = service.acceptance.compatibility.shared(), service.acceptance.admission.waiting_work()
+    models = service.reading.models
+    door = service.acceptance.doors.default
+    card, compatibility, waiting = door.card, door.compatibility.shared(), door.admission.waiting_work()
     own, rate = waiting.of_tenants.get(tenant, _NOTHING), compatibility.tokens_per_second
     estimated = 0.0 if not own.chunks else waiting.tokens_ahead(tenant, 0) / rate if rate else None
     return {
         "object": "overview",
         "version": VERSION,
-        "model": service.reading.card.name,
-        "max_model_len": service.reading.card.context_length,
-        "template": service.reading.templates.default_name,
+        "model": card.name,
+        "max_model_len": card.context_length,
+        "template": models.templates_of(models.catalogue.default).default_name,
         "workers": [
             shown(OverviewWorker, worker, tokens_per_second=worker.tokens_per_second)
             for worker in compatibility.matching

@@ -104,7 +104,7 @@ class Commits:
 async def acceptor_on(store: Database, bell: Bell | None = None) -> AsyncIterator[Acceptor]:
     metrics = Metrics(store, Watch(store), 20.0, EndedJobs(), Budget(LimitSettings()))
     with Ringer(bell or RecordingBell()) as ringer:
-        acceptor = Acceptor(store, Threads(), ringer, metrics, MODEL)
+        acceptor = Acceptor(store, Threads(), ringer, metrics)
         yield acceptor
         await asyncio.wait_for(acceptor.close(), SECONDS)
 
@@ -155,7 +155,7 @@ def test_a_group_is_announced_once_and_each_of_its_jobs_is_counted(
         ringer = Ringer(RecordingBell())
         rings: list[str] = []
         monkeypatch.setattr(ringer, "ring", rings.append)  # it would merge rings that follow each other
-        acceptor = Acceptor(store, Threads(), ringer, metrics, MODEL)
+        acceptor = Acceptor(store, Threads(), ringer, metrics)
         shapes = [shape(number) for number in range(5)] + [shape(0, idempotency=Idempotency("key", "hash"))] * 2
         await asyncio.gather(*(acceptor.accept(one) for one in shapes))
         return rings, metrics.text().decode()

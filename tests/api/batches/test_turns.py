@@ -141,7 +141,7 @@ def test_a_process_that_is_stopped_while_it_claims_a_batch_leaves_it_to_others(
 
     with closing(Database.open(api.store)) as store:
         asyncio.run(stop_while_it_claims(store))
-        found = claim_batch(store, "tiny", 60.0)
+        found = claim_batch(store, ["tiny"], 60.0)
     assert found is not None
     assert found.id == batch_id
 

@@ -58,7 +58,7 @@ class Queue:
         with self.database.write() as connection:
             connection.execute(text("UPDATE workers SET tokens_per_second = :rate"), {"rate": tokens_per_second})
         # Not by /readyz, whose answer of a moment ago is the answer to all who ask.
-        self.api.app.state.service.acceptance.compatibility.current()
+        self.api.app.state.service.acceptance.doors.default.compatibility.current()
 
     def call(self, timeout: float = 0.5, headers: dict[str, str] | None = None, **body: Any) -> httpx2.Response:
         return self.api.client.post("/v1/score", json=BODY | {"timeout": timeout} | body, headers=headers)
@@ -284,7 +284,7 @@ def test_many_requests_share_one_count_of_the_waiting_work(queue: Queue) -> None
         queue.database,
         service.threads,
         service.reading.card,
-        service.acceptance.compatibility,
+        service.acceptance.doors.default.compatibility,
         service.reading.api,
         service.acceptance.storage_quota,
     )
@@ -306,7 +306,7 @@ def test_no_call_waits_for_a_count_that_is_due(queue: Queue, monkeypatch: pytest
             queue.database,
             threads,
             service.reading.card,
-            service.acceptance.compatibility,
+            service.acceptance.doors.default.compatibility,
             service.reading.api,
             service.acceptance.storage_quota,
         )

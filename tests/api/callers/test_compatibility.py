@@ -156,7 +156,7 @@ def test_retry_after_grows_with_the_time_without_a_matching_worker(
     alone: tuple[RunningApi, Workers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api, workers = alone
-    compatibility, now = api.app.state.service.acceptance.compatibility, HandClock()
+    compatibility, now = api.app.state.service.acceptance.doors.default.compatibility, HandClock()
     monkeypatch.setattr("api.callers.compatibility.time.monotonic", now)
     monkeypatch.setattr(compatibility._throttled, "_clock", now)
 
@@ -212,7 +212,7 @@ def test_a_burst_of_submissions_shares_one_query_for_the_workers(
         if "FROM workers" in statement and statement.startswith("SELECT") and "started_at" in statement:
             asked.append(statement)
 
-    throttled = api.app.state.service.acceptance.compatibility._throttled
+    throttled = api.app.state.service.acceptance.doors.default.compatibility._throttled
     monkeypatch.setattr(throttled, "_max_seconds", 3600.0)
     monkeypatch.setattr(throttled, "_seconds", 3600.0)
     event.listen(workers.database.engine, "before_cursor_execute", record)

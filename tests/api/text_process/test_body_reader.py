@@ -8,6 +8,7 @@ import threading
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
+from api.models.loading import ModelLoader
 from api.reading import ReadingContext
 from api.text_process.body_reader import LONG_BYTES, SMALL_BYTES, BodyReader
 from api.text_process.process import TextProcess
@@ -40,7 +41,8 @@ def reading(api: RunningApi) -> ReadingContext:
 
 def reader_of(reading: ReadingContext) -> BodyReader:
     threads = Threads()
-    return BodyReader(reading, threads, TextProcess(reading, threads))
+    loader = ModelLoader(reading.models, None, reading.scoring, list)
+    return BodyReader(reading, threads, TextProcess(reading, threads), loader)
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["its client leaves", "the process shuts down"])

@@ -32,7 +32,7 @@ def _read(api: RunningApi, *bodies: bytes) -> list[bool]:
 
     async def read_all() -> list[bool]:
         service: Any = api.app.state.service
-        reader = BodyReader(service.reading, Threads(), service.bodies.process)
+        reader = BodyReader(service.reading, Threads(), service.bodies.process, service.bodies.loader)
         request = Request({"type": "http", "state": {"departure": Departure(lambda _: None)}})
         threads = [await reader.read(request, "tenant", reading_thread, body) for body in bodies]
         return [thread is threading.current_thread() for thread in threads]
@@ -129,7 +129,12 @@ def test_a_small_body_does_not_wait_for_the_texts_of_others(api: RunningApi) -> 
         return reading.tokenizer.encode("word " * (SMALL_BYTES // 5))
 
     async def read_both() -> list[list[int]]:
-        reader = BodyReader(replace(service.reading, tokenizer=tokenizer), Threads(), service.bodies.process)
+        reader = BodyReader(
+            replace(service.reading, model=replace(service.reading.model, tokenizer=tokenizer)),
+            Threads(),
+            service.bodies.process,
+            service.bodies.loader,
+        )
         request = Request({"type": "http", "state": {"departure": Departure(lambda _: None)}})
         found = [await reader.read(request, "tenant", encode, b" ")]
         assert batches == []

@@ -193,7 +193,7 @@ def test_rows_of_a_group_are_looked_up_by_the_index_of_their_keys(store: Databas
     many = [
         {
             "tenant": f"tenant-{n % 40}",
-            "tokenizer_fingerprint": CARD.tokenizer_fingerprint,
+            "tokenizer_fingerprint": CARD.work_key,
             "sha256": f"{n}",
             "tokens": b"",
         }

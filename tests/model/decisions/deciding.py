@@ -88,7 +88,7 @@ class Deciding:
         assert prepared.item_labels is not None
         submission = Submission(
             model="model",
-            tokenizer_fingerprint="",
+            work_key="",
             prefix=prepared.prefix,
             chunks=prepared.chunks,
             label_token_ids=prepared.label_token_ids,

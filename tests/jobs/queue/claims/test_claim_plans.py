@@ -39,7 +39,7 @@ def choosing(plans: list[str]) -> list[str]:
 def test_claims_read_the_head_of_an_index(store: Database) -> None:
     """No claim may sort the backlog or read past a part of it, however long, nor past that of another tokenizer."""
     for _ in range(2):
-        submit(store, chunks=1_000, row_tokens=1, tokenizer_fingerprint="0" * 64)
+        submit(store, chunks=1_000, row_tokens=1, work_key="0" * 64)
     for _ in range(8):
         submit(store, chunks=1_000, row_tokens=1)
     finish_all(store, take(store))

@@ -82,7 +82,7 @@ def test_a_claim_of_all_work_may_say_that_some_is_left_only_if_it_was_large(
 
 
 def test_work_of_the_other_class_is_left_behind_but_not_work_for_other_workers(store: Database) -> None:
-    submit(store, tokenizer_fingerprint="another")
+    submit(store, work_key="another")
     submit(store, model="another")
     submit(store, priority=Priority.INTERACTIVE)
     submit(store)
@@ -122,7 +122,7 @@ def test_work_that_a_worker_would_score_wrongly_waits_for_another(store: Databas
     job_id = submit(store, row_tokens=4, prefix=(1, 2, 60))  # 7 tokens
     assert not has_waiting(store, other)
     assert claim(store, "other", other, 1_000) is None
-    fitting = submit(store, row_tokens=1, tokenizer_fingerprint=other.tokenizer_fingerprint)
+    fitting = submit(store, row_tokens=1, work_key=other.work_key)
     claimed = claim(store, "other", other, 1_000)
     assert claimed is not None
     assert prefixes_of(claimed) == [[1, 2, 3]]
@@ -161,7 +161,7 @@ def test_workers_of_several_kinds_share_a_backlog_and_each_gets_what_it_can_scor
     for _ in range(200):
         tokenizer, row_tokens = chance.choice("abc"), chance.choice([1, 4, 20])
         prefix = (1, chance.randrange(4), 3)
-        job_id = submit(store, prefix=prefix, row_tokens=row_tokens, tokenizer_fingerprint=tokenizer * 64)
+        job_id = submit(store, prefix=prefix, row_tokens=row_tokens, work_key=tokenizer * 64)
         wanted[job_id] = (tokenizer, len(prefix) + row_tokens)
 
     def work(number: int) -> list[tuple[str, int]]:

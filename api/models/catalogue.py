@@ -1,0 +1,79 @@
+"""Which models requests may name at one moment, by all of their names. It is plain data, for other processes, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from checkpoints.adapter_folder import SEPARATOR
+from checkpoints.card import ModelCard
+from jobs.catalogue import DEFAULT_MODEL, ListedModel
+from settings.catalogue import settings_of_model
+from settings.errors.mistakes import SettingError
+from settings.scoring import ScoringSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One model."""
+
+    card: ModelCard
+    scoring: ScoringSettings
+    aliases: tuple[str, ...] = ()
+    fault: str | None = None  # why this process can't serve it
+
+    @property
+    def key(self) -> tuple[str, int | None]:
+        """What tells this version of the model from all others."""
+        return self.card.name, self.card.version
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Catalogue:
+    """The models of one moment."""
+
+    default: Entry
+    by_name: Mapping[str, Entry]  # by names and aliases
+    names: frozenset[str]  # those of retired models as well, without aliases
+
+    @classmethod
+    def of(cls, environment: Entry | None, scoring: ScoringSettings, versions: Sequence[ListedModel]) -> Catalogue:
+        """Return the models of the catalogue, beside the one that the environment describes, if any.
+
+        A model of the catalogue takes the place of one with the same name in the environment. The default is the one
+        that the catalogue says, or else that of the environment, or else the oldest. There must be one. versions: all
+        that there were, retired ones as well.
+        """
+        own = [] if environment is None else [environment]
+        listed = [model for model in versions if model.retired_at is None]
+        entries = [_entry(model, scoring) for model in listed]
+        by_name = {entry.card.name: entry for entry in own}
+        for entry in entries:
+            by_name |= dict.fromkeys((entry.card.name, *entry.aliases), entry)
+        defaults = [entry for entry, model in zip(entries, listed, strict=True) if model.is_default]
+        names = frozenset(model.name for model in versions) | {entry.card.name for entry in own}
+        return cls((*defaults, *own, *entries)[0], by_name, names)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All models, the default first."""
+        return list({entry.key: entry for entry in (self.default, *self.by_name.values())}.values())
+
+    def find(self, name: object) -> Entry | None:
+        """Return the model that a request means by a name; None if that can't be told from the name of the model.
+
+        No name, or ``default``, means the default. Behind the name of a model may stand that of an adapter.
+        """
+        if name is None or name == DEFAULT_MODEL:
+            return self.default
+        if not isinstance(name, str):
+            return None
+        return self.by_name.get(name) or self.by_name.get(name.partition(SEPARATOR)[0])
+
+
+def _entry(model: ListedModel, environment: ScoringSettings) -> Entry:
+    try:
+        scoring, fault = settings_of_model(environment, model.name, model.settings), None
+    except SettingError as error:  # another version of the service has listed it
+        scoring, fault = environment, str(error)
+    return Entry(model.card, scoring, model.aliases, fault)

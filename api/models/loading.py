@@ -1,0 +1,168 @@
+"""Load models when requests name them, as many as there is memory for, and follow the catalogue."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import structlog
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+
+from api.models.catalogue import Catalogue, Entry
+from api.models.models import Models, NotLoadedError
+from checkpoints.files import CheckpointError
+from checkpoints.source import Contents, find_checkpoint, name_of_adapter
+from jobs.catalogue import ListedModel
+from jobs.store.database import StorageUnavailable
+from scoring.error_codes import ErrorCode, RequestError
+from scoring.served_model import ServedModel
+from scoring.templates.wording import TemplateError
+from settings.errors.endings import in_one_line
+from settings.scoring import ScoringSettings
+
+LOADED_AT_MOST = 3
+"""How often a model is loaded for one body. It may be dropped again before the body is read."""
+
+RETRY_SECONDS = 1.0
+
+FOLLOWING_SECONDS = 1.0
+"""How often a process asks the database which models there are."""
+
+T = TypeVar("T")
+
+log = structlog.stdlib.get_logger("api.models")
+
+
+def open_models(
+    scoring: ScoringSettings, versions: Callable[[], list[ListedModel]], budget_bytes: int
+) -> tuple[Entry | None, Models]:
+    """Return the model that the environment describes, if it is served, and all models, with the default in memory.
+
+    The environment's counts if it is named there, or as long as the catalogue is empty. versions: reads the catalogue;
+    without a database, the environment's model is served. Raises CheckpointError, TemplateError.
+    """
+    own = load_own(scoring) if "model" in scoring.model_fields_set else None
+    try:
+        listed = versions()
+    except StorageUnavailable:
+        listed = []
+    if own is None and all(model.retired_at is not None for model in listed):
+        own = load_own(scoring)
+    environment = None if own is None else Entry(own.card, scoring)
+    catalogue = Catalogue.of(environment, scoring, listed)
+    default = catalogue.default
+    models = Models(catalogue, budget_bytes)
+    if own is not None and environment is not None:
+        models.put(environment, own, stays=True)
+    if default is not environment:
+        models.put(default, load_listed(default), stays=True)
+    return environment, models
+
+
+def load_own(scoring: ScoringSettings) -> ServedModel:
+    """Return the model that the environment describes. Raises as :func:`load` does."""
+    return load(scoring, scoring.model_name or name_of_adapter(scoring.adapters), None)
+
+
+def load(scoring: ScoringSettings, name: str | None, version: int | None) -> ServedModel:
+    """Return a model, loaded from its checkpoint's files. It takes seconds. Raises CheckpointError, TemplateError."""
+    return ServedModel.load(
+        find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION),
+        name=name,
+        delimiter=scoring.multi_item_scoring_delimiter,
+        context_length=scoring.context_length,
+        template=scoring.template,
+        version=version,
+    )
+
+
+def load_listed(entry: Entry) -> ServedModel:
+    """Return a model of the catalogue. Raises CheckpointError, also if its files have changed; TemplateError."""
+    if entry.fault is not None:
+        raise CheckpointError(entry.fault)
+    loaded = load(entry.scoring, entry.card.name, entry.card.version)
+    if differences := entry.card.differences(loaded.card):
+        raise CheckpointError(
+            f"its files are not those that were added ({'; '.join(differences)}): add it to the catalogue again"
+        )
+    return loaded
+
+
+def load_into(models: Models, entry: Entry) -> None:
+    """Have a model in memory, or have requests for it refused for a while."""
+    try:
+        models.put(entry, load_listed(entry))
+    except (CheckpointError, TemplateError) as error:
+        log.error("a model can't be loaded", model=entry.card.name, reason=in_one_line(error))
+        models.refuse(entry, in_one_line(error))
+
+
+class ModelLoader:
+    """Loads models for one API process, one at a time, and follows the catalogue. For use within one event loop."""
+
+    def __init__(
+        self,
+        models: Models,
+        environment: Entry | None,
+        scoring: ScoringSettings,
+        listed: Callable[[], list[ListedModel]],
+    ) -> None:
+        """environment: the model that is served without a catalogue; listed: reads the catalogue, in a thread."""
+        self._models = models
+        self._environment = environment
+        self._scoring = scoring
+        self._listed = listed
+        self._in_turn = CapacityLimiter(1)
+        self._loading: dict[tuple[str, int | None], asyncio.Future[None]] = {}
+
+    async def reading(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``read`` returns, once the model is in memory that it needs.
+
+        Raises RequestError OVERLOADED if the model is dropped again and again before it is read with.
+        """
+        for _ in range(LOADED_AT_MOST):
+            try:
+                return await read()
+            except NotLoadedError as error:
+                await self._load(error.entry)
+        message = "models are loaded and dropped too fast for the memory that they have; please try again"
+        raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
+
+    async def loaded(self, entry: Entry) -> ServedModel:
+        """Return a model, once it is in memory. Raises RequestError as :meth:`reading` does, and MODEL_UNAVAILABLE."""
+
+        async def find() -> ServedModel:
+            return self._models.of(entry, on_loop=False)
+
+        return await self.reading(find)
+
+    async def _load(self, entry: Entry) -> None:
+        """Return when a model is in memory, or is refused. All requests for a model share one loading."""
+        loading = self._loading.get(entry.key)
+        if loading is None:
+            # Not a thread of those that read texts: others need them meanwhile.
+            work = run_sync(load_into, self._models, entry, limiter=self._in_turn)
+            loading = self._loading[entry.key] = asyncio.ensure_future(work)
+            loading.add_done_callback(lambda _: self._loading.pop(entry.key, None))
+        await asyncio.shield(loading)
+
+    async def follow(self) -> None:
+        """Follow the catalogue until cancelled."""
+        before: list[ListedModel] | None = None
+        while True:
+            with suppress(StorageUnavailable):
+                listed = await run_sync(self._listed)
+                if listed != before:
+                    self._take(listed)
+                before = listed
+            await asyncio.sleep(FOLLOWING_SECONDS * random.uniform(0.75, 1.25))
+
+    def _take(self, listed: list[ListedModel]) -> None:
+        if self._environment is None and all(model.retired_at is not None for model in listed):
+            log.warning("the catalogue has no model any more; the last one is served until there is another")
+            return
+        self._models.follow(Catalogue.of(self._environment, self._scoring, listed))

@@ -1,0 +1,242 @@
+"""One API serves the models of its catalogue, and follows it without a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from api.text_process.body_reader import LONG_BYTES
+from jobs.catalogue import retire_model
+from jobs.tenancy.keys import Scope, create_key
+from jobs.tenancy.tenants import create_tenant
+from tests.api.models.listing import Listing, described, other_model
+from tests.api.serving import Json, RunningApi, eventually, running_api
+from tests.api.tiny_model import TinyModel, logprobs
+
+FRENCH = "La capitale de la France est Paris. Oui ou non, peut-etre. La requete et les elements du document."
+GERMAN = "Die Hauptstadt ist Berlin. Ja oder nein, vielleicht. Die Frage und das Dokument, und so weiter."
+QUERY, ITEMS = "The query is ", ["item", "another item"]
+BODY: Json = {"query": QUERY, "items": ITEMS, "label_token_ids": [65, 66]}
+
+
+@pytest.fixture
+def french(tmp_path: Path) -> TinyModel:
+    """A model whose tokenizer splits English into more tokens than the other one does."""
+    return TinyModel(other_model(tmp_path / "french", FRENCH))
+
+
+@pytest.fixture
+def listing(on_sqlite: tuple[RunningApi, object]) -> Iterator[Listing]:
+    listing = Listing(on_sqlite[0])
+    yield listing
+    listing.close()
+
+
+def tokens_of(model: TinyModel) -> int:
+    """How many tokens the rows of :data:`BODY` have."""
+    return sum(len(model.encode(QUERY + item)) for item in ITEMS)
+
+
+def test_a_request_is_read_and_scored_by_the_model_that_it_names(
+    listing: Listing, model: TinyModel, french: TinyModel
+) -> None:
+    (listed,) = listing.put(described("french", french.directory, aliases=["fr"]))
+    listing.work(listed)
+    assert tokens_of(model) != tokens_of(french)
+    for name, expected in {None: model, "tiny": model, "default": model, "french": french, "fr": french}.items():
+        answer = listing.api.score(**BODY, model=name)
+        assert answer["usage"]["prompt_tokens"] == tokens_of(expected), name
+        assert answer["model"] == ("french" if expected is french else "tiny")
+    expected_logprobs = logprobs(french.encode(QUERY + ITEMS[0]))[[65, 66]].tolist()
+    answer = listing.api.score(**BODY, model="fr", return_logprobs=True)
+    assert answer["logprobs"][0] == pytest.approx(expected_logprobs, abs=1e-5)
+
+
+def test_all_kinds_of_requests_name_models(listing: Listing, model: TinyModel, french: TinyModel) -> None:
+    api = listing.api
+    (listed,) = listing.put(described("french", french.directory))
+    listing.work(listed)
+    expected = tokens_of(french)
+    job = api.wait(api.submit(**BODY, model="french")["id"])
+    assert (job["status"], job["model"], job["usage"]["prompt_tokens"]) == ("succeeded", "french", expected)
+    made = api.client.post("/v1/jobs/sets", json={"jobs": [{**BODY, "model": name} for name in ("french", "tiny")]})
+    ended = [api.wait(one["body"]["id"]) for one in made.json()["data"]]
+    assert [one["usage"]["prompt_tokens"] for one in ended] == [expected, tokens_of(model)]
+    lines = [{**BODY, "items": None, "model": "french"}, *ITEMS]
+    uploaded = api.client.post(
+        "/v1/jobs",
+        content="\n".join(map(json.dumps, lines)),
+        headers={"Content-Type": "application/x-ndjson"},
+    )
+    assert api.wait(uploaded.json()["id"])["usage"]["prompt_tokens"] == expected
+    tokens = api.client.post("/v1/tokenize", json={"text": QUERY, "model": "french"}).json()
+    assert (tokens["tokens"], tokens["model"]) == (french.encode(QUERY), "french")
+    ranked = api.client.post("/v1/rerank", json={"query": "what?", "documents": ITEMS, "model": "french"})
+    assert (ranked.status_code, ranked.json()["model"]) == (200, "french")
+    shown = api.client.get(f"/v1/jobs/{job['id']}/items", params={"index": 1}).json()
+    assert shown["data"][0]["text"] == ITEMS[1]
+
+
+def test_the_lines_of_a_batch_name_models(listing: Listing, model: TinyModel, french: TinyModel) -> None:
+    api = listing.api
+    (listed,) = listing.put(described("french", french.directory))
+    listing.work(listed)
+    names = ["french", "tiny", None, "french", "nobody"]
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/score", "body": {**BODY, "model": name}}
+        for n, name in enumerate(names)
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    file = api.client.post("/v1/files", files={"file": ("lines.jsonl", content)}, data={"purpose": "batch"}).json()
+    batch = api.client.post(
+        "/v1/batches", json={"input_file_id": file["id"], "endpoint": "/v1/score", "completion_window": "24h"}
+    ).json()
+    eventually(lambda: api.client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed", "it ends")
+    ended = api.client.get(f"/v1/batches/{batch['id']}").json()
+    output = api.client.get(f"/v1/files/{ended['output_file_id']}/content").text.splitlines()
+    tokens = {one["custom_id"]: one["response"]["body"]["usage"]["prompt_tokens"] for one in map(json.loads, output)}
+    of_french, of_tiny = tokens_of(french), tokens_of(model)
+    assert tokens == {"0": of_french, "1": of_tiny, "2": of_tiny, "3": of_french}
+    errors = api.client.get(f"/v1/files/{ended['error_file_id']}/content").text
+    assert "there is no model" in errors
+
+
+def test_a_long_body_names_a_model(listing: Listing, french: TinyModel) -> None:
+    """It is read in another process, which has to load the model as well, and to learn of it first."""
+    (listed,) = listing.put(described("french", french.directory))
+    listing.work(listed)
+    items = ["item " * 20] * (LONG_BYTES // 100 + 1)
+    dry_run = listing.api.client.post("/v1/jobs", json={**BODY, "items": items, "model": "french", "dry_run": True})
+    assert dry_run.status_code == 200, dry_run.text
+    row = len(french.encode(QUERY + items[0]))
+    assert dry_run.json()["usage"]["prompt_tokens"] == row * len(items)
+
+
+def test_what_was_accepted_is_scored_by_the_version_that_it_was_accepted_for(
+    listing: Listing, model: TinyModel, french: TinyModel
+) -> None:
+    (first,) = listing.put(described("changing", french.directory))
+    before = listing.api.submit(**BODY, model="changing")
+    (second,) = listing.put(described("changing", model.directory))
+    assert second.version > first.version
+    listing.work(second)
+    after = listing.api.wait(listing.api.submit(**BODY, model="changing")["id"])
+    assert after["usage"]["prompt_tokens"] == tokens_of(model)
+    assert listing.api.client.get(f"/v1/jobs/{before['id']}").json()["status"] == "queued"
+    listing.work(first)
+    assert listing.api.wait(before["id"])["usage"]["prompt_tokens"] == tokens_of(french)
+
+
+def test_equal_tokenizers_do_not_make_versions_equal(listing: Listing, french: TinyModel) -> None:
+    """The weights of another revision may be others."""
+    (first,) = listing.put(described("changing", french.directory))
+    waiting = listing.api.submit(**BODY, model="changing")
+    (second,) = listing.put(described("changing", french.directory, max_labels=100))
+    listing.work(second)
+    assert listing.api.score(**BODY, model="changing")["model"] == "changing"
+    assert listing.api.client.get(f"/v1/jobs/{waiting['id']}").json()["status"] == "queued"
+    listing.work(first)
+    assert listing.api.wait(waiting["id"])["status"] == "succeeded"
+
+
+def test_a_retired_model_is_gone_and_what_it_was_asked_is_not(listing: Listing, french: TinyModel) -> None:
+    (listed,) = listing.put(described("french", french.directory))
+    job = listing.api.submit(**BODY, model="french")
+    retire_model(listing.database, "french")
+    eventually(lambda: "error" in listing.served("french"), "it is gone")
+    refused = listing.api.client.post("/v1/score", json={**BODY, "model": "french"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+    listing.work(listed)
+    assert listing.api.wait(job["id"])["status"] == "succeeded"
+
+
+def test_a_model_without_workers_takes_jobs_and_no_calls(listing: Listing, french: TinyModel) -> None:
+    listing.put(described("french", french.directory))
+    refused = listing.api.client.post("/v1/score", json={**BODY, "model": "french"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_unavailable")
+    assert "french" in refused.json()["error"]["message"]
+    assert listing.api.submit(**BODY, model="french")["status"] == "queued"
+    assert listing.api.score(**BODY)["model"] == "tiny"
+
+
+def test_the_catalogue_says_which_model_is_the_default(listing: Listing, model: TinyModel, french: TinyModel) -> None:
+    (listed,) = listing.put(described("french", french.directory, is_default=True))
+    listing.work(listed)
+    assert listing.api.score(**BODY)["usage"]["prompt_tokens"] == tokens_of(french)
+    assert listing.api.score(**BODY, model="tiny")["usage"]["prompt_tokens"] == tokens_of(model)
+    overview = listing.api.client.get("/v1/overview").json()
+    assert overview["model"] == "french"
+    models = listing.api.client.get("/v1/models").json()
+    assert [one["id"] for one in models["data"]] == ["french", "tiny"]
+    assert models["models"][-1]["name"] == "default"
+    assert models["models"][-1]["description"].startswith("french")
+
+
+def test_a_model_whose_files_are_gone_is_refused_and_harms_no_other(listing: Listing, french: TinyModel) -> None:
+    listing.put(described("french", french.directory))
+    (french.directory / "tokenizer.json").unlink()
+    refused = listing.api.client.post("/v1/score", json={**BODY, "model": "french"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_unavailable")
+    assert "'french' can't be loaded" in refused.json()["error"]["message"]
+    assert listing.api.score(**BODY)["model"] == "tiny"
+
+
+def test_a_model_whose_files_have_changed_is_refused(listing: Listing, model: TinyModel, french: TinyModel) -> None:
+    """What it was listed with is compared with what is there."""
+    listing.put(described("french", french.directory))
+    (french.directory / "tokenizer.json").write_bytes((model.directory / "tokenizer.json").read_bytes())
+    refused = listing.api.client.post("/v1/score", json={**BODY, "model": "french"})
+    assert refused.status_code == 503
+    assert "add it to the catalogue again" in refused.json()["error"]["message"]
+
+
+def test_a_tenant_sees_and_names_the_models_that_it_may_use(listing: Listing, french: TinyModel) -> None:
+    (listed,) = listing.put(described("french", french.directory, aliases=["fr"]))
+    listing.work(listed)
+    create_tenant(listing.database, "acme", models=["french"])
+    client = listing.api.client_with(create_key(listing.database, "acme", "of the test", [Scope.SCORE, Scope.READ])[0])
+    assert [one["id"] for one in client.get("/v1/models").json()["data"]] == ["french"]
+    assert client.get("/v1/models/tiny").status_code == 404
+    assert client.post("/v1/score", json={**BODY, "model": "fr"}).status_code == 200
+    for name in ("tiny", None):
+        refused = client.post("/v1/score", json={**BODY, "model": name})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
+    assert client.post("/v1/jobs", json={**BODY, "model": "tiny"}).status_code == 404
+    assert client.post("/v1/tokenize", json={"text": "a", "model": "tiny"}).status_code == 404
+
+
+def test_models_make_room_for_each_other(model: TinyModel, tmp_path: Path, sqlite_url: str) -> None:
+    """With memory for one tokenizer beside the default, each request finds its own model all the same."""
+    with running_api(model.directory, sqlite_url, tmp_path, models_bytes=1) as (api, _):
+        listing = Listing(api)
+        try:
+            texts = {"a": FRENCH, "b": GERMAN}
+            others = {name: TinyModel(other_model(tmp_path / name, text)) for name, text in texts.items()}
+            for listed in listing.put(*(described(name, one.directory) for name, one in others.items())):
+                listing.work(listed)
+            for _ in range(2):
+                for name, one in {**others, "tiny": model}.items():
+                    assert api.score(**BODY, model=name)["usage"]["prompt_tokens"] == tokens_of(one)
+            models = api.app.state.service.reading.models
+            assert len(models._loaded) == 2
+        finally:
+            listing.close()
+
+
+def test_without_a_model_in_the_environment_the_catalogue_is_served(
+    model: TinyModel, french: TinyModel, tmp_path: Path, sqlite_url: str
+) -> None:
+    from api.models.loading import open_models
+    from settings.scoring import ScoringSettings
+
+    listed = [described("french", french.directory), described("tiny", model.directory)]
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
+        listing = Listing(api)
+        versions = listing.put(*listed)
+        listing.close()
+    environment, models = open_models(ScoringSettings(), lambda: versions, 2**20)
+    assert environment is None
+    assert [entry.card.name for entry in models.catalogue.entries] == ["french", "tiny"]
