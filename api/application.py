@@ -27,6 +27,7 @@ from api.metrics import Metrics
 from api.middleware.direct_routes import DirectRoutes
 from api.middleware.lenient_requests import LenientRequests
 from api.middleware.traced_requests import TracedRequests
+from api.models.catalogue import Found
 from api.models.loading import ModelLoader, open_models
 from api.probes import Probes
 from api.reading import ReadingContext
@@ -57,6 +58,7 @@ from bell.opening import open_api_bell
 from bell.redis_bell import RedisBell
 from jobs.catalogue import list_models
 from jobs.invariant_watch import Watch
+from jobs.queue.worker_registry import live_workers
 from jobs.store.database import Database
 from settings.api import ApiSettings
 from settings.bell import BellSettings
@@ -122,7 +124,13 @@ def create_app(
     settings name can't be used.
     """
     database = Database.open(store)
-    environment, models = open_models(scoring, lambda: list_models(database, retired=True), api.models_bytes)
+
+    def find_catalogue() -> Found:
+        live = live_workers(database, store.worker_fresh_seconds)
+        versions = frozenset(worker.card.version for worker in live if worker.card.version is not None)
+        return Found(list_models(database, retired=True), versions)
+
+    environment, models = open_models(scoring, find_catalogue, api.models_bytes)
     default = models.catalogue.default
     reading = ReadingContext(
         api=api,
@@ -155,7 +163,7 @@ def create_app(
         ringer = Ringer(doorbell)
         acceptance = Acceptance.make(in_threads, reading, ringer, process_metrics)
         streams = Streams.make(in_threads, api)
-        loader = ModelLoader(models, environment, scoring, lambda: list_models(database, retired=True))
+        loader = ModelLoader(models, environment, scoring, find_catalogue)
         service = Service(
             reading=reading,
             store=in_threads,

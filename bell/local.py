@@ -19,7 +19,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from bell.interfaces import OnEnded
 from bell.notices import read_notices, write_notices
@@ -130,12 +130,12 @@ class LocalHub:
 class LocalBell:
     """A worker's end: both a :class:`bell.interfaces.BellConnection` and a :class:`bell.interfaces.RingListener`.
 
-    ``on_ring`` is called in the listening thread for each ring of ``model``, and after each connection.
+    ``on_ring`` is called in the listening thread for each ring of its models, and after each connection.
     """
 
-    def __init__(self, path: str, model: str, on_ring: Callable[[], None]) -> None:
+    def __init__(self, path: str, models: Collection[str], on_ring: Callable[[], None]) -> None:
         self._path = path
-        self._model = model
+        self._models = models
         self._on_ring = on_ring
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -185,7 +185,7 @@ class LocalBell:
                 with connection.makefile("rb") as lines:
                     for line in lines:
                         message = json.loads(line)
-                        if message.get("welcome") or message.get("ring") == self._model:
+                        if message.get("welcome") or message.get("ring") in self._models:
                             self._on_ring()
             finally:
                 with self._lock:

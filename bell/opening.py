@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bell.interfaces import BellConnection, EndedJobsListener, RingListener
 from bell.local import LocalBell, LocalHub
@@ -29,14 +29,14 @@ def open_api_bell(settings: BellSettings, *, parent_serves: bool = False) -> tup
 
 
 def open_worker_bell(
-    settings: BellSettings, model: str, on_ring: Callable[[], None]
+    settings: BellSettings, models: Sequence[str], on_ring: Callable[[], None]
 ) -> tuple[BellConnection, RingListener]:
-    """Return what a worker of ``model`` uses: a bell to announce ended jobs with, and a listener for rings.
+    """Return what a worker of these models uses: a bell to announce ended jobs with, and a listener for rings.
 
     ``on_ring`` is called in the listening thread and must return at once.
     """
     if settings.bell_socket is not None:
-        bell = LocalBell(settings.bell_socket, model, on_ring)
+        bell = LocalBell(settings.bell_socket, models, on_ring)
         return bell, bell
     redis_bell = RedisBell(settings.redis_url, settings.bell_prefix)
-    return redis_bell, RedisRingListener(settings.redis_url, settings.bell_prefix, model, on_ring)
+    return redis_bell, RedisRingListener(settings.redis_url, settings.bell_prefix, models, on_ring)

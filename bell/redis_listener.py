@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
@@ -31,17 +31,17 @@ class RedisRingListener:
     called in the listening thread and must return at once.
     """
 
-    def __init__(self, redis_url: str, prefix: str, model: str, on_ring: Callable[[], None]) -> None:
+    def __init__(self, redis_url: str, prefix: str, models: Sequence[str], on_ring: Callable[[], None]) -> None:
         self._celery = create_celery(redis_url, prefix)
         self._redis_url = redis_url
         self._prefix = prefix
-        self._queue = queue_name(model)
+        self._queues = [queue_name(model) for model in models]
         self._on_ring = on_ring
 
         def ring() -> None:
             on_ring()
 
-        self._celery.conf.task_queues = [ring_queue(model)]
+        self._celery.conf.task_queues = [ring_queue(model) for model in models]
         self._celery.task(
             ring, name=RING_TASK, ignore_result=True, Strategy=staticmethod(_run_at_once), shared=False, lazy=False
         )
@@ -61,7 +61,7 @@ class RedisRingListener:
             worker = self._celery.WorkController(
                 pool_cls="solo",
                 concurrency=1,
-                queues=[self._queue],
+                queues=self._queues,
                 without_gossip=True,
                 without_mingle=True,
                 without_heartbeat=True,
@@ -90,12 +90,12 @@ class RedisRingListener:
         )
 
     def _drop_rings(self) -> None:
-        """Remove all rings of this model. One of them may be malformed, and would end every consumer of the queue.
+        """Remove all rings of these models. One of them may be malformed, and would end every consumer of the queue.
 
         Workers of earlier versions note the rings that they have not acknowledged, and put them back into the queue. So
         these are removed, too.
         """
-        keys = [f"{key_prefix(self._prefix)}{name}" for name in (self._queue, "unacked", "unacked_index")]
+        keys = [f"{key_prefix(self._prefix)}{name}" for name in (*self._queues, "unacked", "unacked_index")]
         try:
             with self._connected() as client:
                 client.delete(*keys)

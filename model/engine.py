@@ -43,7 +43,7 @@ from model.phases import OnPhase, watched
 from model.platform_forward import make_forward
 from model.platforms import Platform
 from model.prefixes.cache import PrefixCache
-from model.prefixes.pool import PoolShape
+from model.prefixes.pool import PoolShape, bytes_of_block
 from model.score_buffer import ScoreBuffer, TargetBuffer, buffer_of
 from model.work.planned import PlannedGroup, WorkPlanner
 from scoring.layout import AdapterError, GroupWork, ScoredChunk
@@ -91,15 +91,20 @@ class Engine:
         chips = platform.chips
         weight_bytes = weights.size_in_bytes(decoder) if chips is None else bytes_of_a_chip(decoder, chips)
         memory = None if platform.memory is None else platform.memory - weight_bytes
+        config = decoder.config if chips is None else Shares.of(decoder.config, chips.count).own
+        head_dim = platform.pool_head_dim(dtype, config.head_dim, has_windows=config.window is not None)
         pool = PoolShape.of(
-            decoder.config if chips is None else Shares.of(decoder.config, chips.count).own,
+            config,
             card.context_length,
             dtype.itemsize,
             buckets.block_tokens,
             settings.prefix_cache_bytes,
             memory,
-            platform.pool_head_dim(dtype, decoder.config.head_dim, has_windows=decoder.config.window is not None),
+            head_dim,
         )
+        of_block = bytes_of_block(config, dtype.itemsize, buckets.block_tokens, head_dim)
+        self.nbytes = weight_bytes + (pool.blocks if memory is not None else pool.budget) * of_block
+        """What weights and prefixes take of a device, or of the host's memory if nobody scores long sequences."""
         self._forward, self._known_answers = make_forward(decoder, platform, buckets, pool, attention)
         self._adapters: Adapters | None = None
         if adapters is not None:

@@ -1,13 +1,26 @@
 """The scoring worker around its engine: how much work it takes, how often it looks for it, its metrics."""
 
-from pydantic import Field, PositiveFloat
+from typing import Annotated
 
-from settings.slice import SettingsSlice
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic_settings import NoDecode
+
+from settings.slice import SettingsSlice, split_at_commas
 
 
 class WorkerSettings(SettingsSlice):
     """How a scoring worker takes work."""
 
+    worker_models: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_at_commas)] = Field(
+        (),
+        description="models of the catalogue that the worker serves (docs/several-models.md), as in `triage,rerank`; "
+        "unset: that of `SCORELINE_MODEL`",
+    )
+    worker_models_bytes: PositiveInt | None = Field(
+        None,
+        description="memory that these models may take together, with what is kept of queries; those that don't fit "
+        "take turns. Default: half of the host's memory on a CPU, and elsewhere the device's",
+    )
     claim_seconds: PositiveFloat = Field(4.0, description="estimated seconds of work that one claim takes")
     poll_seconds: PositiveFloat = Field(
         2.0, description="an idle worker looks for work this often, even if no bell has rung"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from checkpoints.adapter_folder import SEPARATOR
 from checkpoints.card import ModelCard
@@ -28,6 +28,29 @@ class Entry:
         return self.card.name, self.card.version
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the database says of the catalogue."""
+
+    versions: Sequence[ListedModel] = ()  # all that there were, the oldest first
+    live: frozenset[int] = frozenset()  # the versions that live workers serve
+
+    @property
+    def listed(self) -> list[ListedModel]:
+        """The versions that are not retired."""
+        return [model for model in self.versions if model.retired_at is None]
+
+    def served(self, model: ListedModel) -> ListedModel:
+        """Return the version that requests for a model get: the one before, until workers have loaded the new one.
+
+        So a change refuses no request, and a version that no worker can load takes the place of none that works.
+        """
+        if model.version in self.live:
+            return model
+        before = [one for one in self.versions if one.name == model.name and one.version in self.live]
+        return replace(before[-1], aliases=model.aliases) if before else model
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalogue:
     """The models of one moment."""
@@ -37,21 +60,20 @@ class Catalogue:
     names: frozenset[str]  # those of retired models as well, without aliases
 
     @classmethod
-    def of(cls, environment: Entry | None, scoring: ScoringSettings, versions: Sequence[ListedModel]) -> Catalogue:
+    def of(cls, environment: Entry | None, scoring: ScoringSettings, found: Found) -> Catalogue:
         """Return the models of the catalogue, beside the one that the environment describes, if any.
 
         A model of the catalogue takes the place of one with the same name in the environment. The default is the one
-        that the catalogue says, or else that of the environment, or else the oldest. There must be one. versions: all
-        that there were, retired ones as well.
+        that the catalogue says, or else that of the environment, or else the oldest. There must be one.
         """
         own = [] if environment is None else [environment]
-        listed = [model for model in versions if model.retired_at is None]
-        entries = [_entry(model, scoring) for model in listed]
+        listed = found.listed
+        entries = [_entry(found.served(model), scoring) for model in listed]
         by_name = {entry.card.name: entry for entry in own}
         for entry in entries:
             by_name |= dict.fromkeys((entry.card.name, *entry.aliases), entry)
         defaults = [entry for entry, model in zip(entries, listed, strict=True) if model.is_default]
-        names = frozenset(model.name for model in versions) | {entry.card.name for entry in own}
+        names = frozenset(model.name for model in found.versions) | {entry.card.name for entry in own}
         return cls((*defaults, *own, *entries)[0], by_name, names)
 
     @property

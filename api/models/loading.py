@@ -12,11 +12,10 @@ import structlog
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from api.models.catalogue import Catalogue, Entry
+from api.models.catalogue import Catalogue, Entry, Found
 from api.models.models import Models, NotLoadedError
 from checkpoints.files import CheckpointError
 from checkpoints.source import Contents, find_checkpoint, name_of_adapter
-from jobs.catalogue import ListedModel
 from jobs.store.database import StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.served_model import ServedModel
@@ -37,23 +36,21 @@ T = TypeVar("T")
 log = structlog.stdlib.get_logger("api.models")
 
 
-def open_models(
-    scoring: ScoringSettings, versions: Callable[[], list[ListedModel]], budget_bytes: int
-) -> tuple[Entry | None, Models]:
+def open_models(scoring: ScoringSettings, read: Callable[[], Found], budget_bytes: int) -> tuple[Entry | None, Models]:
     """Return the model that the environment describes, if it is served, and all models, with the default in memory.
 
-    The environment's counts if it is named there, or as long as the catalogue is empty. versions: reads the catalogue;
+    The environment's counts if it is named there, or as long as the catalogue is empty. read: finds the catalogue;
     without a database, the environment's model is served. Raises CheckpointError, TemplateError.
     """
     own = load_own(scoring) if "model" in scoring.model_fields_set else None
     try:
-        listed = versions()
+        found = read()
     except StorageUnavailable:
-        listed = []
-    if own is None and all(model.retired_at is not None for model in listed):
+        found = Found()
+    if own is None and not found.listed:
         own = load_own(scoring)
     environment = None if own is None else Entry(own.card, scoring)
-    catalogue = Catalogue.of(environment, scoring, listed)
+    catalogue = Catalogue.of(environment, scoring, found)
     default = catalogue.default
     models = Models(catalogue, budget_bytes)
     if own is not None and environment is not None:
@@ -109,13 +106,13 @@ class ModelLoader:
         models: Models,
         environment: Entry | None,
         scoring: ScoringSettings,
-        listed: Callable[[], list[ListedModel]],
+        read: Callable[[], Found],
     ) -> None:
-        """environment: the model that is served without a catalogue; listed: reads the catalogue, in a thread."""
+        """environment: the model that is served without a catalogue; read: finds the catalogue, in a thread."""
         self._models = models
         self._environment = environment
         self._scoring = scoring
-        self._listed = listed
+        self._read = read
         self._in_turn = CapacityLimiter(1)
         self._loading: dict[tuple[str, int | None], asyncio.Future[None]] = {}
 
@@ -152,17 +149,17 @@ class ModelLoader:
 
     async def follow(self) -> None:
         """Follow the catalogue until cancelled."""
-        before: list[ListedModel] | None = None
+        before: Found | None = None
         while True:
             with suppress(StorageUnavailable):
-                listed = await run_sync(self._listed)
-                if listed != before:
-                    self._take(listed)
-                before = listed
+                found = await run_sync(self._read)
+                if found != before:
+                    self._take(found)
+                before = found
             await asyncio.sleep(FOLLOWING_SECONDS * random.uniform(0.75, 1.25))
 
-    def _take(self, listed: list[ListedModel]) -> None:
-        if self._environment is None and all(model.retired_at is not None for model in listed):
+    def _take(self, found: Found) -> None:
+        if self._environment is None and not found.listed:
             log.warning("the catalogue has no model any more; the last one is served until there is another")
             return
-        self._models.follow(Catalogue.of(self._environment, self._scoring, listed))
+        self._models.follow(Catalogue.of(self._environment, self._scoring, found))

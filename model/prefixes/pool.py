@@ -25,6 +25,12 @@ class ContextTooLongError(CheckpointError):
     """The device has no room for the keys and values of one sequence of the greatest length."""
 
 
+def bytes_of_block(config: DecoderConfig, itemsize: int, block_tokens: int, head_dim: int | None = None) -> int:
+    """Return the bytes of what a block keeps. The parameters are those of :meth:`PoolShape.of`."""
+    token_bytes = 2 * config.attention_layers * config.kv_heads * (head_dim or config.head_dim) * itemsize
+    return token_bytes * block_tokens + config.state_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class PoolShape:
     """The size of a pool, in blocks."""
@@ -51,8 +57,7 @@ class PoolShape:
         free, None for the host's memory, where blocks that are never used take none; head_dim: numbers that a head
         takes in the pool, None for those of the model. Raises :class:`ContextTooLongError`.
         """
-        token_bytes = 2 * config.attention_layers * config.kv_heads * (head_dim or config.head_dim) * itemsize
-        block_bytes = token_bytes * block_tokens + config.state_bytes
+        block_bytes = bytes_of_block(config, itemsize, block_tokens, head_dim)
         longest = -(-context // block_tokens)
         most = POOL_CONTEXTS * longest
         if memory is None:

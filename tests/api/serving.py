@@ -134,7 +134,7 @@ class StandInWorker(threading.Thread):
         self._card = card
         self._rung = threading.Event()
         self._stopped = threading.Event()
-        self._bell = LocalBell(bell_socket, card.name, self._rung.set)
+        self._bell = LocalBell(bell_socket, [card.name], self._rung.set)
         self.announcing_bell: WorkerBell = self._bell
         self._id = f"stand-in-{uuid.uuid4()}"
         register(self._database, WorkerRecord(self._id, card, "made-up", "none", "float32"))

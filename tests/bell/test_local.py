@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> str:
 def test_a_ring_reaches_the_workers_of_the_model(path: str) -> None:
     api, demo, other = Heard(), Heard(), Heard()
     hub = LocalHub(path)
-    demo_bell, other_bell = LocalBell(path, "demo", demo.ring), LocalBell(path, "other", other.ring)
+    demo_bell, other_bell = LocalBell(path, ["demo"], demo.ring), LocalBell(path, ["other"], other.ring)
     with noticing(hub, api), listening(demo_bell), listening(other_bell):
         wait_until(lambda: demo.rings and other.rings, "both are connected, which counts as a ring")
         hub.ring("demo")
@@ -35,8 +35,8 @@ def test_a_ring_reaches_the_workers_of_the_model(path: str) -> None:
 
 def test_a_worker_rings_the_other_workers(path: str) -> None:
     api, first, second = Heard(), Heard(), Heard()
-    ringing = LocalBell(path, "demo", first.ring)
-    with noticing(LocalHub(path), api), listening(ringing), listening(LocalBell(path, "demo", second.ring)):
+    ringing = LocalBell(path, ["demo"], first.ring)
+    with noticing(LocalHub(path), api), listening(ringing), listening(LocalBell(path, ["demo"], second.ring)):
         wait_until(lambda: first.rings and second.rings, "both are connected")
         ringing.ring("demo")
         wait_until(lambda: len(second.rings) == 2, "the other one hears it")
@@ -44,7 +44,7 @@ def test_a_worker_rings_the_other_workers(path: str) -> None:
 
 def test_announcements_from_workers_and_from_the_api_itself_are_heard(path: str) -> None:
     api, worker = Heard(), Heard()
-    hub, bell = LocalHub(path), LocalBell(path, "demo", worker.ring)
+    hub, bell = LocalHub(path), LocalBell(path, ["demo"], worker.ring)
     many = [f"job_{n:036d}" for n in range(5_000)]
     with noticing(hub, api), listening(bell):
         wait_until(lambda: worker.rings, "the worker is connected")
@@ -57,7 +57,7 @@ def test_announcements_from_workers_and_from_the_api_itself_are_heard(path: str)
 def test_several_api_processes_ring_the_workers_and_hear_what_ends(path: str) -> None:
     parent, one, other, worker = Heard(), Heard(), Heard(), Heard()
     members = [LocalMember(path) for _ in range(2)]
-    bell = LocalBell(path, "demo", worker.ring)
+    bell = LocalBell(path, ["demo"], worker.ring)
     many = [f"job_{n:036d}" for n in range(5_000)]
     with noticing(members[0], one), noticing(LocalHub(path), parent), noticing(members[1], other), listening(bell):
         wait_until(lambda: worker.rings, "the worker is connected")
@@ -77,7 +77,7 @@ def test_several_api_processes_ring_the_workers_and_hear_what_ends(path: str) ->
 
 def test_an_api_process_that_reads_nothing_delays_nobody(path: str) -> None:
     api, worker = Heard(), Heard()
-    bell = LocalBell(path, "demo", worker.ring)
+    bell = LocalBell(path, ["demo"], worker.ring)
     member = LocalMember(path)
     with noticing(LocalHub(path), Heard()), noticing(member, api), listening(bell):
         wait_until(lambda: worker.rings, "the socket is served")
@@ -91,7 +91,7 @@ def test_an_api_process_that_reads_nothing_delays_nobody(path: str) -> None:
 
 def test_results_are_heard_with_their_jobs_by_all_api_processes(path: str) -> None:
     parent, child, worker = Heard(), Heard(), Heard()
-    hub, member, bell = LocalHub(path), LocalMember(path), LocalBell(path, "demo", worker.ring)
+    hub, member, bell = LocalHub(path), LocalMember(path), LocalBell(path, ["demo"], worker.ring)
     results = {f"job_{n}": f"result {n} " + "r" * 5_000 for n in range(100)}
 
     def child_hears() -> bool:
@@ -118,7 +118,7 @@ def test_results_are_heard_with_their_jobs_by_all_api_processes(path: str) -> No
 )
 def test_a_line_that_can_not_be_read_costs_its_sender_the_connection_and_nobody_else(path: str, line: bytes) -> None:
     api, worker = Heard(), Heard()
-    bell = LocalBell(path, "demo", worker.ring)
+    bell = LocalBell(path, ["demo"], worker.ring)
     with noticing(LocalHub(path), api), listening(bell), socket.socket(socket.AF_UNIX) as broken:
         wait_until(lambda: worker.rings, "the worker is connected")
         broken.connect(path)
@@ -143,7 +143,7 @@ def test_a_worker_of_the_version_before_is_heard(path: str) -> None:
 
 def test_a_worker_connects_when_the_api_starts_and_again_after_its_restart(path: str) -> None:
     worker = Heard()
-    with listening(LocalBell(path, "demo", worker.ring)) as started:
+    with listening(LocalBell(path, ["demo"], worker.ring)) as started:
         assert started.wait(5), "the worker waits for the API"
         assert worker.rings == []
         for lives in (1, 2):
@@ -156,7 +156,7 @@ def test_a_socket_left_behind_by_a_crash_is_replaced(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(path)
     api, worker = Heard(), Heard()
-    with noticing(LocalHub(path), api), listening(LocalBell(path, "demo", worker.ring)):
+    with noticing(LocalHub(path), api), listening(LocalBell(path, ["demo"], worker.ring)):
         wait_until(lambda: worker.rings, "the worker is connected")
 
 
@@ -168,7 +168,7 @@ def test_only_its_owner_may_use_the_socket_and_it_is_removed_at_the_end(path: st
 
 def test_without_an_api_or_workers_no_method_raises_or_waits(path: str) -> None:
     started = time.monotonic()
-    hub, bell = LocalHub(path), LocalBell(path, "demo", lambda: None)
+    hub, bell = LocalHub(path), LocalBell(path, ["demo"], lambda: None)
     for end in (hub, bell, LocalMember(path)):
         end.ring("demo")
         end.announce(["job_1"])
@@ -179,7 +179,7 @@ def test_without_an_api_or_workers_no_method_raises_or_waits(path: str) -> None:
 def test_a_worker_that_reads_nothing_delays_nobody(path: str) -> None:
     api, worker = Heard(), Heard()
     hub = LocalHub(path)
-    with noticing(hub, api), listening(LocalBell(path, "demo", worker.ring)), socket.socket(socket.AF_UNIX) as deaf:
+    with noticing(hub, api), listening(LocalBell(path, ["demo"], worker.ring)), socket.socket(socket.AF_UNIX) as deaf:
 
         def connected() -> bool:
             with contextlib.suppress(OSError):
@@ -208,7 +208,7 @@ def test_an_api_that_reads_nothing_delays_a_worker_by_a_second_at_most(path: str
         frozen_api.bind(path)
         frozen_api.listen()
         worker = Heard()
-        bell = LocalBell(path, "demo", worker.ring)
+        bell = LocalBell(path, ["demo"], worker.ring)
         with listening(bell), frozen_api.accept()[0] as connection:
             connection.sendall(b'{"welcome": true}\n')
             wait_until(lambda: worker.rings, "the worker is connected")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("_empty_redis")
 
 
 def listener_of(server: RedisServer, model: str, heard: Heard) -> RedisRingListener:
-    return RedisRingListener(server.url, PREFIX, model, heard.ring)
+    return RedisRingListener(server.url, PREFIX, [model], heard.ring)
 
 
 def process_id(client: redis.Redis) -> int:
@@ -209,7 +209,7 @@ def test_a_worker_survives_the_loss_of_redis(redis_server: RedisServer, bell: Re
 
 def test_a_listener_stops_within_two_seconds_while_redis_is_away(redis_server: RedisServer) -> None:
     heard = Heard()
-    away = RedisRingListener(f"redis://127.0.0.1:{free_port()}/0", PREFIX, "demo", heard.ring)
+    away = RedisRingListener(f"redis://127.0.0.1:{free_port()}/0", PREFIX, ["demo"], heard.ring)
     with listening(away) as started:
         assert started.wait(10)
         stopping = time.monotonic()
@@ -226,7 +226,7 @@ def test_a_listener_stopped_before_it_runs_returns_at_once(redis_server: RedisSe
 @pytest.mark.slow
 def test_rings_are_heard_again_after_the_network_forgot_the_connection(relay: ForgetfulRelay, bell: RedisBell) -> None:
     heard = Heard()
-    with listening(RedisRingListener(f"redis://127.0.0.1:{relay.port}/0", PREFIX, "demo", heard.ring)):
+    with listening(RedisRingListener(f"redis://127.0.0.1:{relay.port}/0", PREFIX, ["demo"], heard.ring)):
         ring_until_heard(bell, heard)
         relay.forget()
         heard.rings.clear()

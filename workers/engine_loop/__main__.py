@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from jobs.store.database import Database
-from jobs.store.provenance import Provenance
-from jobs.store.records import WorkerRecord
 from settings.bell import BellSettings
 from settings.engine import EngineSettings
 from settings.errors.endings import Ending, in_one_line
@@ -21,17 +18,16 @@ from settings.scoring import ScoringSettings
 from settings.store import StoreSettings
 from settings.telemetry import TracingError, TracingSettings
 from settings.unknown import warn_of_unknown_variables
-from settings.version import VERSION
 from settings.worker import WorkerSettings
 from telemetry.opening import open_tracer
 from workers.engine_loop.devices import DeviceError, show_only, take
-from workers.engine_loop.heartbeat import new_worker_id
-from workers.engine_loop.provenance import processor_name
-from workers.engine_loop.serving import WorkerSlices, serve
+from workers.engine_loop.rota import Wanted
+from workers.engine_loop.serving import WorkerSlices, serve, serve_several
 from workers.stopping import BROKEN, StopSignals, end_process
 
 if TYPE_CHECKING:
-    from model.engine import Engine
+    from model.platforms import Platform
+    from telemetry.tracing import Tracer
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -44,64 +40,21 @@ def main() -> int:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     stopping = StopSignals()
     # These imports take seconds. They come after the signals are handled, so that the process can be stopped meanwhile.
-    from checkpoints.adapter_folder import AdapterFolder
     from checkpoints.files import CheckpointError
-    from checkpoints.progress import ByteProgress
-    from checkpoints.source import Contents, find_adapter, find_checkpoint, name_of_adapter
-    from model.architecture.config import DecoderConfig
     from model.cpu_threads import choose_cpu_threads
-    from scoring.served_checkpoint import ServedCheckpoint
+    from workers.engine_loop.loading import compile_ahead, describe, load
 
     try:
         scoring, engine_settings = ScoringSettings(), EngineSettings()
         settings = WorkerSlices(StoreSettings(), BellSettings(), WorkerSettings())
         tracer = open_tracer(TracingSettings.read(), "worker")
         Database.open(settings.store).close()  # its URL is checked before the model is loaded
-        checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.WEIGHTS)
-        try:
-            adapter = find_adapter(scoring.model, checkpoint, scoring.adapters)
-        except CheckpointError as error:
-            if scoring.adapters is None:
-                raise
-            raise setting_error("adapters", scoring.adapters, in_one_line(error)) from error
-        merged = scoring.adapters or (adapter and adapter.name)
-        log.info("loading", model=scoring.model, commit=checkpoint.commit, adapter=merged)
-        # A configuration that is not supported is refused here, before anything large is imported or read.
-        config = DecoderConfig.from_directory(checkpoint.directory)
-        choose_cpu_threads(engine_settings.cpu_threads, config, os.environ)
-        card = ServedCheckpoint.load(
-            checkpoint,
-            name=scoring.model_name or name_of_adapter(scoring.adapters),
-            delimiter=scoring.multi_item_scoring_delimiter,
-            context_length=scoring.context_length,
-        ).card
-        if engine_settings.devices:
-            show_only(engine_settings.devices, os.environ)
-        taken, _held = take(engine_settings.devices)
-
-        from model.checks.known_answer import KnownAnswerError
-        from model.chips.mesh import Chips
-        from model.engine import Engine
-        from model.platforms import Platform
-        from scoring.planning.description import describe
-
-        loading = ByteProgress(
-            lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes")
-        )
-        platform = Platform.of(taken[0], chips=Chips.of(taken) if len(taken) > 1 else None)
-        engine = Engine.load(
-            checkpoint.directory,
-            engine_settings,
-            card,
-            platform,
-            loading.advance,
-            scoring.multi_item_algorithm,
-            adapter,
-            None if scoring.adapter_folder is None else AdapterFolder(scoring.adapter_folder),
-        )
-        numbers = engine_settings.devices or [device.id for device in taken]
-        number = numbers[0] if len(numbers) == 1 else numbers
-        log.info("loaded", device=engine.device, number=number, dtype=engine.dtype)
+        if settings.worker.worker_models:
+            return _serve_several(scoring, engine_settings, settings, stopping, tracer)
+        described = describe(scoring)
+        choose_cpu_threads(engine_settings.cpu_threads, described.config, os.environ)
+        platform, numbers, _held = _take_devices(engine_settings)
+        loaded = load(described, engine_settings, platform, settings.worker.claim_seconds, numbers)
     except CheckpointError as error:
         log.error("can't start", reason=str(setting_error("model", scoring.model, in_one_line(error))))
         return Ending.MISCONFIGURED
@@ -112,54 +65,69 @@ def main() -> int:
         log.error("can't start", reason=in_one_line(error))
         return Ending.FAILED
     except Exception as error:
-        return _fail_for_memory(error, engine_settings)
-    # The programs of whole steps can only be checked together, so they are compiled before anything is served.
-    if engine_settings.multi_item_enable_startup_warmup or platform.whole_steps:
-        try:
-            engine.warm_up(lambda done, total, what: log.info("compiling", step=done, steps=total, program=what))
-        except KnownAnswerError as error:
-            log.error("can't start", reason=str(error))
-            return BROKEN
-        except Exception as error:
-            return _fail_for_memory(error, engine_settings)
+        return _fail(error, engine_settings)
+    engine = loaded.engine
     if engine_settings.multi_item_enable_startup_warmup:
-        threading.Thread(target=_warm_up_rest, args=(engine,), name="compiling", daemon=True).start()
-    worker = WorkerRecord(
-        new_worker_id(),
-        card,
-        engine.weights_fingerprint,
-        engine.device,
-        engine.dtype,
-        planning={"planner": describe(engine.planner), "claim_seconds": settings.worker.claim_seconds},
-    )
-    provenance = Provenance(
-        model=card.name,
-        revision=checkpoint.commit,
-        weights_fingerprint=engine.weights_fingerprint,
-        tokenizer_fingerprint=card.tokenizer_fingerprint,
-        dtype=engine.dtype,
-        device=engine.device,
-        processor=processor_name() if platform.name == "cpu" else None,
-        step_tokens=platform.step_tokens(engine_settings.step_tokens),
-        batch_invariant=engine_settings.batch_invariant,
-        versions={"scoreline": VERSION, "jax": version("jax"), "jaxlib": version("jaxlib")},
-    )
-    counts = engine.prefix_cache.counts
+        compile_ahead(engine)
     return serve(
         engine,
-        worker,
+        loaded.worker,
         settings,
         stopping,
-        counts,
+        engine.prefix_cache.counts,
         lambda: engine.estimate_ratio,
-        provenance,
+        loaded.provenance,
         lambda: engine.measured_estimate_ratio,
         tracer,
     )
 
 
-def _fail_for_memory(error: Exception, settings: EngineSettings) -> int:
-    """Return the exit code of a worker for whose model there is too little memory. Raises any other error again."""
+def _take_devices(settings: EngineSettings) -> tuple[Platform, Sequence[int], object]:
+    """Return the devices of this worker as a platform, their numbers, and what holds them. Raises DeviceError."""
+    if settings.devices:
+        show_only(settings.devices, os.environ)
+    taken, held = take(settings.devices)
+
+    from model.chips.mesh import Chips
+    from model.platforms import Platform
+
+    platform = Platform.of(taken[0], chips=Chips.of(taken) if len(taken) > 1 else None)
+    return platform, settings.devices or [device.id for device in taken], held
+
+
+def _serve_several(
+    scoring: ScoringSettings,
+    engine_settings: EngineSettings,
+    settings: WorkerSlices,
+    stopping: StopSignals,
+    tracer: Tracer | None,
+) -> int:
+    """Serve models of the catalogue. Raises DeviceError."""
+    from workers.engine_loop.supply import Device, Supply
+
+    # With whichever models the catalogue has now or later, one thread a processor is right, unless all are small.
+    platform, numbers, _held = _take_devices(engine_settings)
+    device = Device(platform, numbers, engine_settings, settings.worker.claim_seconds)
+    names = settings.worker.worker_models
+
+    def supply_of(database: Database) -> Callable[[], Sequence[Wanted]]:
+        return Supply(names, database, scoring, device, {}).read
+
+    budget = device.budget(settings.worker.worker_models_bytes)
+    log.info("serving several models", models=names, budget_bytes=budget)
+    return serve_several(supply_of, names, budget, settings, stopping, tracer)
+
+
+def _fail(error: Exception, settings: EngineSettings) -> int:
+    """Return the exit code of a worker whose device computes wrongly or has too little memory.
+
+    Raises any other error again.
+    """
+    from model.checks.known_answer import KnownAnswerError
+
+    if isinstance(error, KnownAnswerError):
+        log.error("can't start", reason=str(error))
+        return BROKEN
     if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
         raise error
     budget = "unset" if settings.prefix_cache_bytes is None else settings.prefix_cache_bytes
@@ -170,20 +138,6 @@ def _fail_for_memory(error: Exception, settings: EngineSettings) -> int:
         + in_one_line(error),
     )
     return Ending.FAILED
-
-
-def _warm_up_rest(engine: Engine) -> None:
-    from model.checks.known_answer import KnownAnswerError
-
-    try:
-        engine.warm_up_rest(lambda done, total, what: log.debug("compiling", step=done, steps=total, program=what))
-        log.info("compiled")
-    except KnownAnswerError as error:
-        # No request has used this program yet, but the device may compute others wrongly, too.
-        end_process(BROKEN, str(error))
-    except Exception:
-        # The request that needs the program compiles it, and reports the error.
-        log.exception("compiling ahead failed")
 
 
 if __name__ == "__main__":

@@ -106,14 +106,17 @@ class ScoringLoop:
         metrics: WorkerMetrics | None = None,
         provenance: Provenance | None = None,
         tracer: Tracer | None = None,
+        stopping: threading.Event | None = None,
+        beside: Callable[[], Sequence[ScoringLoop]] = lambda: (),
     ) -> None:
         """provenance: of all scores, without the algorithms, which each chunk names; None if nothing is recorded.
 
-        tracer: None for no traces.
+        tracer: None for no traces. stopping: what several loops of a process share. beside: returns the loops of other
+        models in this process, whose interactive work is scored between the steps of a batch, too.
         """
         self._database = database
         self._bell = bell
-        self._engine = engine
+        self.engine: ScoringEngine | None = engine  # None: nothing may be scored now
         self._watchdog = watchdog
         self._timing = timing
         self._worker_id = worker_id
@@ -125,8 +128,11 @@ class ScoringLoop:
         self._leases = LeaseRenewals(database)
         self._provenances = ProvenanceRecorder(database, provenance)
         self._woken = threading.Event()
+        self._work_left = False  # by the last claim
+        self._after_interactive = False  # whether that was interactive work, of which some is left
+        self._beside = beside
         self._rung = False  # whether somebody has rung since the loop looked for work; a gate may take the event
-        self.stopping = threading.Event()
+        self.stopping = stopping or threading.Event()
 
     def wake(self) -> None:
         """Look for work now."""
@@ -143,35 +149,54 @@ class ScoringLoop:
         """How fast this worker scores; None before anything was measured."""
         return self._throughput.measured_rate
 
+    @property
+    def expects_more(self) -> bool:
+        """Whether the last claim left work, or somebody has rung since."""
+        return self._work_left or self._rung
+
     def run(self) -> None:
         """Score until stopped. Raises EngineBrokenError. A loop runs once."""
-        with closing(self._leases):
-            self._run()
+        with closing(self):
+            while not self.stopping.is_set():
+                if self.turn():
+                    if not self.expects_more:
+                        # Work that has come since would have rung. Whoever has an answer may call again now, and a
+                        # query would take the processors from that call.
+                        self._woken.wait(min(RING_SECONDS, self._timing.poll_seconds))
+                elif not self.stopping.is_set():
+                    self._garbage.collect_idle()
+                    self._woken.wait(self._timing.poll_seconds)
 
-    def _run(self) -> None:
-        after_interactive = work_left = False
-        while True:
-            woken, self._rung = self._rung, False
-            self._woken.clear()
-            if self.stopping.is_set():
-                return
-            claimed_at = time.monotonic()
-            claimed = self._claim(after_interactive=after_interactive, work_left=work_left, woken=woken)
-            work_left = claimed is not None and claimed.work_left
-            after_interactive = claimed is not None and claimed.interactive and work_left
-            if claimed is None:
-                self._garbage.collect_idle()
-                self._woken.wait(self._timing.poll_seconds)
-            else:
-                if work_left:
-                    self._bell.ring(self._card.name)  # another worker may score the rest
-                with self._garbage.paused():
-                    preemption = self._preemption_by_others(claimed) if claimed.interactive else self._preemption()
-                    self._work_on(claimed, claimed_at, preemption)
-                if not work_left and not self._rung:
-                    # Work that has come since would have rung. Whoever has an answer may call again now, and a query
-                    # would take the processors from that call.
-                    self._woken.wait(min(RING_SECONDS, self._timing.poll_seconds))
+    def close(self) -> None:
+        """End what goes on beside the loop."""
+        self._leases.close()
+
+    def turn(self) -> bool:
+        """Claim a batch and score it. Return whether there was one. Raises EngineBrokenError."""
+        woken, self._rung = self._rung, False
+        self._woken.clear()
+        if self.stopping.is_set():
+            return False
+        claimed_at = time.monotonic()
+        claimed = self._claim(after_interactive=self._after_interactive, work_left=self._work_left, woken=woken)
+        self._work_left = claimed is not None and claimed.work_left
+        self._after_interactive = claimed is not None and claimed.interactive and self._work_left
+        if claimed is None:
+            return False
+        if self._work_left:
+            self._bell.ring(self._card.name)  # another worker may score the rest
+        with self._garbage.paused():
+            preemption = self._preemption_by_others(claimed) if claimed.interactive else self._preemption()
+            self._work_on(claimed, claimed_at, preemption)
+        return True
+
+    def take_interactive(self) -> bool:
+        """Claim and score interactive work alone, between two steps of other work. Return whether there was any."""
+        claimed_at = time.monotonic()
+        claimed = self._claim(interactive_only=True)
+        if claimed is not None:
+            self._work_on(claimed, claimed_at, self._preemption_by_others(claimed))
+        return claimed is not None
 
     def _preemption(self) -> Callable[[], None]:
         """Return what a batch calls between its steps, to have interactive work scored there."""
@@ -181,11 +206,9 @@ class ScoringLoop:
             # While the database is away, a poll could take longer than many steps.
             if self.stopping.is_set() or self._database.outages.is_away or not gate.due():
                 return
-            claimed_at = time.monotonic()
-            claimed = self._claim(interactive_only=True)
-            if claimed is not None:
+            taken = [loop.take_interactive() for loop in (self, *self._beside())]
+            if any(taken):
                 gate.poll_again()  # there may be more interactive work
-                self._work_on(claimed, claimed_at, self._preemption_by_others(claimed))
 
         return preempt
 
@@ -340,7 +363,8 @@ class ScoringLoop:
         started = time.monotonic()
         cached_tokens: dict[int, int] = {}
         chunks = len(claimed.chunk_ids)
-        for scored in self._engine.score(claimed.groups, on_step, phases.on_engine_phase):
+        assert self.engine is not None
+        for scored in self.engine.score(claimed.groups, on_step, phases.on_engine_phase):
             cached_tokens[scored.id] = scored.cached_tokens
             committer.put(scored)
             if len(cached_tokens) == chunks:
@@ -378,7 +402,8 @@ class ScoringLoop:
         smallest = [GroupWork("check", np.zeros(1, np.int32), (chunk,))]
         try:
             with self._watchdog.armed():
-                return len(list(self._engine.score(smallest, _do_nothing))) == 1
+                assert self.engine is not None
+                return len(list(self.engine.score(smallest, _do_nothing))) == 1
         except Exception:
             log.exception("the engine fails at the smallest work, too")
             return False

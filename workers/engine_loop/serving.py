@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
+from bell.interfaces import BellConnection, RingListener
 from bell.opening import open_worker_bell
 from jobs.store.database import Database
 from jobs.store.provenance import Provenance
@@ -21,10 +22,13 @@ from settings.bell import BellSettings
 from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from telemetry.tracing import Tracer
+from workers.database_outage import wait_for_database
 from workers.engine_loop.garbage import freeze
 from workers.engine_loop.heartbeat import Heartbeat
+from workers.engine_loop.loading import LoadedModel
 from workers.engine_loop.loop import LoopTiming, ScoringEngine, ScoringLoop
 from workers.engine_loop.metrics import WorkerMetrics
+from workers.engine_loop.rota import Rota, RotaParts, Wanted
 from workers.engine_loop.watchdog import Watchdog
 from workers.stopping import BROKEN, STOPPED, STUCK, StopSignals, end_process
 from workers.sweeping import start_sweeping
@@ -55,59 +59,138 @@ def serve(
     measured_ratio: Callable[[], float | None] = lambda: None,
     tracer: Tracer | None = None,
 ) -> int:
-    """Score until stopped. Returns the exit status.
+    """Score with one engine until stopped. Returns the exit status.
 
     prefix_counts, estimate_ratio: see WorkerMetrics.serve. provenance, tracer: see ScoringLoop. measured_ratio: see
     Heartbeat.
     """
-    database = Database.open(settings.store)
-    watchdog = Watchdog(settings.worker.step_timeout_seconds, lambda: end_process(STUCK, NO_PROGRESS))
-    bell, listener = open_worker_bell(settings.bell, worker.card.name, lambda: loop.wake())
-    timing = LoopTiming(settings.worker.claim_seconds, settings.worker.poll_seconds)
-    metrics = WorkerMetrics()
-    if settings.worker.worker_metrics_port is not None:
-        host, port = settings.worker.worker_metrics_host, settings.worker.worker_metrics_port
-        metrics.serve(host, port, prefix_counts, estimate_ratio)
-    loop = ScoringLoop(
-        database,
-        bell,
-        engine,
-        watchdog,
-        timing,
-        worker_id=worker.id,
-        card=worker.card,
-        metrics=metrics,
-        provenance=provenance,
-        tracer=tracer,
-    )
+    process = _Process.open(settings, [worker.card.name], tracer, lambda: loop.wake())
+    process.offer_metrics(prefix_counts, estimate_ratio)
+    loop = process.make_loop(engine, worker, provenance)
+
+    def run() -> None:
+        with Heartbeat(process.database, worker, lambda: loop.tokens_per_second, measured_ratio) as heartbeat:
+            if heartbeat.register(loop.stopping):
+                log.info("ready", worker_id=worker.id, model=worker.card.name)
+            process.start_sweeping()
+            freeze()
+            loop.run()
+
     stopping.on_stop(loop.stop)
-    status = BROKEN
+    return process.run(run)
 
-    def work() -> None:
-        nonlocal status
-        try:
-            with Heartbeat(database, worker, lambda: loop.tokens_per_second, measured_ratio) as heartbeat:
-                if heartbeat.register(loop.stopping):
-                    log.info("ready", worker_id=worker.id, model=worker.card.name)
-                start_sweeping(database, bell, settings.store.sweep_seconds)
-                freeze()
-                loop.run()
-            status = STOPPED
-        except Exception:
-            log.exception("the scoring loop failed")
-        finally:
-            log.info("stopped")
-            if tracer is not None:
-                tracer.close()
-            # A listener whose Redis no longer answers would take long to stop.
-            end = threading.Timer(LISTENER_SECONDS, os._exit, (status,))
-            end.daemon = True
-            end.start()
-            listener.stop()
 
-    scoring = threading.Thread(target=work, name="scoring")
-    listener.run(scoring.start)
-    scoring.join()
-    bell.close()
-    database.close()
-    return status
+def serve_several(
+    supply_of: Callable[[Database], Callable[[], Sequence[Wanted]]],
+    names: Sequence[str],
+    budget_bytes: int,
+    settings: WorkerSlices,
+    stopping: StopSignals,
+    tracer: Tracer | None = None,
+) -> int:
+    """Score with several models until stopped. Returns the exit status.
+
+    supply_of: makes what reads which models are to be served; names: theirs, for rings. budget_bytes: see RotaParts.
+    """
+    process = _Process.open(settings, names, tracer, lambda: rota.wake())
+
+    def make_loop(loaded: LoadedModel, beside: Callable[[], Sequence[ScoringLoop]]) -> ScoringLoop:
+        return process.make_loop(loaded.engine, loaded.worker, loaded.provenance, rota.stopping, beside)
+
+    parts = RotaParts(process.database, make_loop, settings.worker.poll_seconds, budget_bytes)
+    rota = Rota(parts, supply_of(process.database))
+    process.offer_metrics(rota.prefix_counts, None)
+
+    def run() -> None:
+        if wait_for_database(process.database, rota.stopping, log):
+            process.start_sweeping()
+            rota.run()
+
+    stopping.on_stop(rota.stop)
+    return process.run(run)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Process:
+    """What a worker's process has once, however many models it serves."""
+
+    settings: WorkerSlices
+    database: Database
+    watchdog: Watchdog
+    bell: BellConnection
+    listener: RingListener
+    metrics: WorkerMetrics
+    tracer: Tracer | None
+
+    @classmethod
+    def open(
+        cls, settings: WorkerSlices, models: Sequence[str], tracer: Tracer | None, wake: Callable[[], None]
+    ) -> _Process:
+        """Open what the process uses. models: whose rings wake it."""
+        watchdog = Watchdog(settings.worker.step_timeout_seconds, lambda: end_process(STUCK, NO_PROGRESS))
+        bell, listener = open_worker_bell(settings.bell, models, wake)
+        return cls(settings, Database.open(settings.store), watchdog, bell, listener, WorkerMetrics(), tracer)
+
+    def offer_metrics(
+        self, prefix_counts: Callable[[], Mapping[str, int]] | None, estimate_ratio: Callable[[], float] | None
+    ) -> None:
+        """Offer the metrics of the process, if the settings name a port."""
+        worker = self.settings.worker
+        if worker.worker_metrics_port is not None:
+            self.metrics.serve(worker.worker_metrics_host, worker.worker_metrics_port, prefix_counts, estimate_ratio)
+
+    def make_loop(
+        self,
+        engine: ScoringEngine,
+        worker: WorkerRecord,
+        provenance: Provenance | None,
+        stopping: threading.Event | None = None,
+        beside: Callable[[], Sequence[ScoringLoop]] = lambda: (),
+    ) -> ScoringLoop:
+        """Return the loop of one model. See ScoringLoop."""
+        return ScoringLoop(
+            self.database,
+            self.bell,
+            engine,
+            self.watchdog,
+            LoopTiming(self.settings.worker.claim_seconds, self.settings.worker.poll_seconds),
+            worker_id=worker.id,
+            card=worker.card,
+            metrics=self.metrics,
+            provenance=provenance,
+            tracer=self.tracer,
+            stopping=stopping,
+            beside=beside,
+        )
+
+    def start_sweeping(self) -> None:
+        """Sweep the store beside scoring."""
+        start_sweeping(self.database, self.bell, self.settings.store.sweep_seconds)
+
+    def run(self, score: Callable[[], None]) -> int:
+        """Score in a thread while this one listens, until ``score`` returns. Returns the exit status."""
+        status = BROKEN
+
+        def work() -> None:
+            nonlocal status
+            try:
+                score()
+                status = STOPPED
+            except Exception:
+                log.exception("the scoring loop failed")
+            finally:
+                log.info("stopped")
+                if self.tracer is not None:
+                    self.tracer.close()
+                # A listener whose Redis no longer answers would take long to stop.
+                end = threading.Timer(LISTENER_SECONDS, os._exit, (status,))
+                end.daemon = True
+                end.start()
+                self.listener.stop()
+
+        scoring = threading.Thread(target=work, name="scoring")
+        self.listener.run(scoring.start)
+        scoring.join()
+        self.bell.close()
+        self.database.close()
+        return status

@@ -46,10 +46,14 @@ class Listing:
     def put(self, *models: NewModel, others_retire: bool = False) -> list[ListedModel]:
         """List models, and return when the API serves them."""
         listed = put_models(self.database, models, others_retire=others_retire)
+        self.see(*listed)
+        return listed
+
+    def see(self, *listed: ListedModel) -> None:
+        """Return when the API gives requests these versions."""
         served = self.api.app.state.service.reading.models
         wanted = {one.version for one in listed}
         eventually(lambda: wanted <= {one.card.version for one in served.catalogue.entries}, "they are served")
-        return listed
 
     def served(self, name: str) -> Json:
         """Return what the API says of a model; an error if there is none."""

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from api.models.catalogue import Found
+from api.models.loading import open_models
 from api.text_process.body_reader import LONG_BYTES
-from jobs.catalogue import retire_model
+from jobs.catalogue import put_models, retire_model
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import create_tenant
+from settings.scoring import ScoringSettings
 from tests.api.models.listing import Listing, described, other_model
 from tests.api.serving import Json, RunningApi, eventually, running_api
 from tests.api.tiny_model import TinyModel, logprobs
@@ -74,8 +77,8 @@ def test_all_kinds_of_requests_name_models(listing: Listing, model: TinyModel, f
     assert api.wait(uploaded.json()["id"])["usage"]["prompt_tokens"] == expected
     tokens = api.client.post("/v1/tokenize", json={"text": QUERY, "model": "french"}).json()
     assert (tokens["tokens"], tokens["model"]) == (french.encode(QUERY), "french")
-    ranked = api.client.post("/v1/rerank", json={"query": "what?", "documents": ITEMS, "model": "french"})
-    assert (ranked.status_code, ranked.json()["model"]) == (200, "french")
+    likely = api.client.post("/v1/likelihood", json={"query": QUERY, "items": ITEMS, "model": "french"}).json()
+    assert (likely["model"], likely["usage"]["prompt_tokens"]) == ("french", expected)
     shown = api.client.get(f"/v1/jobs/{job['id']}/items", params={"index": 1}).json()
     assert shown["data"][0]["text"] == ITEMS[1]
 
@@ -118,6 +121,7 @@ def test_a_long_body_names_a_model(listing: Listing, french: TinyModel) -> None:
 def test_what_was_accepted_is_scored_by_the_version_that_it_was_accepted_for(
     listing: Listing, model: TinyModel, french: TinyModel
 ) -> None:
+    """As nobody serves the first version now, requests get the second at once."""
     (first,) = listing.put(described("changing", french.directory))
     before = listing.api.submit(**BODY, model="changing")
     (second,) = listing.put(described("changing", model.directory))
@@ -140,6 +144,21 @@ def test_equal_tokenizers_do_not_make_versions_equal(listing: Listing, french: T
     assert listing.api.client.get(f"/v1/jobs/{waiting['id']}").json()["status"] == "queued"
     listing.work(first)
     assert listing.api.wait(waiting["id"])["status"] == "succeeded"
+
+
+def test_the_version_before_serves_until_a_worker_has_the_new_one(
+    listing: Listing, model: TinyModel, french: TinyModel
+) -> None:
+    (first,) = listing.put(described("changing", french.directory, aliases=["old"]))
+    listing.work(first)
+    listing.see(first)
+    (second,) = put_models(listing.database, [described("changing", model.directory, aliases=["new"])])
+    eventually(lambda: "version" in listing.served("new"), "the alias is known")
+    assert listing.served("new")["version"] == first.version
+    assert listing.api.score(**BODY, model="new")["usage"]["prompt_tokens"] == tokens_of(french)
+    listing.work(second)
+    listing.see(second)
+    assert listing.api.score(**BODY, model="changing")["usage"]["prompt_tokens"] == tokens_of(model)
 
 
 def test_a_retired_model_is_gone_and_what_it_was_asked_is_not(listing: Listing, french: TinyModel) -> None:
@@ -229,14 +248,11 @@ def test_models_make_room_for_each_other(model: TinyModel, tmp_path: Path, sqlit
 def test_without_a_model_in_the_environment_the_catalogue_is_served(
     model: TinyModel, french: TinyModel, tmp_path: Path, sqlite_url: str
 ) -> None:
-    from api.models.loading import open_models
-    from settings.scoring import ScoringSettings
-
     listed = [described("french", french.directory), described("tiny", model.directory)]
     with running_api(model.directory, sqlite_url, tmp_path, with_worker=False) as (api, _):
         listing = Listing(api)
         versions = listing.put(*listed)
         listing.close()
-    environment, models = open_models(ScoringSettings(), lambda: versions, 2**20)
+    environment, models = open_models(ScoringSettings(), lambda: Found(versions), 2**20)
     assert environment is None
     assert [entry.card.name for entry in models.catalogue.entries] == ["french", "tiny"]

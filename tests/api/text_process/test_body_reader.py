@@ -8,6 +8,7 @@ import threading
 import pytest
 from starlette.requests import ClientDisconnect, Request
 
+from api.models.catalogue import Found
 from api.models.loading import ModelLoader
 from api.reading import ReadingContext
 from api.text_process.body_reader import LONG_BYTES, SMALL_BYTES, BodyReader
@@ -41,7 +42,7 @@ def reading(api: RunningApi) -> ReadingContext:
 
 def reader_of(reading: ReadingContext) -> BodyReader:
     threads = Threads()
-    loader = ModelLoader(reading.models, None, reading.scoring, list)
+    loader = ModelLoader(reading.models, None, reading.scoring, Found)
     return BodyReader(reading, threads, TextProcess(reading, threads), loader)
 
 

@@ -1,0 +1,301 @@
+"""Serve several models with one device: those that fit are loaded at the same time, and others take turns.
+
+A model is loaded when work waits for it. If there is no room, it takes the place of another: at once if nothing waits
+for that one, otherwise when that one had its turn. A turn lasts many times as long as a loading, so that two models
+with much work each do not keep the worker loading, and models get the same time each.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import structlog
+
+from checkpoints.card import ModelCard
+from checkpoints.files import CheckpointError
+from jobs.queue.read import has_waiting
+from jobs.store.database import Database, StorageUnavailable
+from settings.errors.endings import in_one_line
+from settings.errors.mistakes import SettingError
+from workers.engine_loop.garbage import GarbageCollector, freeze
+from workers.engine_loop.heartbeat import Heartbeat
+from workers.engine_loop.loading import LoadedModel
+from workers.engine_loop.loop import RING_SECONDS, ScoringLoop
+
+TURN_LOADINGS = 10.0
+"""How many times as long as its loading a model stays, while work waits for it and for another without room."""
+
+URGENT_LOADINGS = 1.0
+"""The same, if the work that waits for the other model is interactive: somebody waits for its answer."""
+
+FOLLOWING_SECONDS = 1.0
+"""How often the worker asks the database which models it is to serve, and which of them have work."""
+
+REFUSED_SECONDS = 30.0
+"""After a model could not be loaded, how long it takes until that is tried again."""
+
+log = structlog.stdlib.get_logger("worker")
+
+GRACE_SECONDS = 5.0
+"""How long a version is served beside the one that takes its place: APIs learn of it within a second or two."""
+
+Key = tuple[str, int | None]
+"""The name and the version of a model."""
+
+
+class Wanted(Protocol):
+    """A model that the worker is to serve."""
+
+    @property
+    def card(self) -> ModelCard:
+        """What is known of it without loading it."""
+
+    def load(self, taken_bytes: int) -> LoadedModel:
+        """Load it. taken_bytes: of the memory, by models that are loaded. Raises CheckpointError, SettingError."""
+
+    def expected_bytes(self) -> int:
+        """Return about how much memory it will take. Raises CheckpointError, SettingError."""
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """A model and, while it is loaded, its engine. Its loop and its row among the workers stay when it is not."""
+
+    wanted: Wanted
+    loop: ScoringLoop | None = None  # None: it was never loaded
+    heartbeat: Heartbeat | None = None
+    loaded: LoadedModel | None = None
+    nbytes: int = 0  # that it takes while it is loaded
+    used_seconds: float = 0.0  # of the worker, as its share counts them
+    load_seconds: float = 0.0  # that its last loading took
+    loaded_at: float = 0.0  # on the monotonic clock
+    is_busy: bool = False  # whether its last claim found work
+    refused_until: float = 0.0  # on the monotonic clock
+    superseded_at: float = 0.0  # when it was last to be served, on the monotonic clock
+
+    @property
+    def key(self) -> Key:
+        return self.wanted.card.name, self.wanted.card.version
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RotaParts:
+    """What a rota makes the loop and the row of a model with."""
+
+    database: Database
+    make_loop: Callable[[LoadedModel, Callable[[], Sequence[ScoringLoop]]], ScoringLoop]
+    poll_seconds: float
+    budget_bytes: int  # that all loaded models may take together
+
+
+@dataclass(eq=False)
+class Rota:
+    """Decides which model scores next, and which ones are loaded. :meth:`wake` may be called from any thread."""
+
+    parts: RotaParts
+    supply: Callable[[], Sequence[Wanted]]  # reads which models are to be served, those with accepted work included
+    stopping: threading.Event = field(default_factory=threading.Event)
+    loadings: int = 0  # so far
+
+    def __post_init__(self) -> None:
+        self._seats: dict[Key, Seat] = {}
+        self._woken = threading.Event()
+        self._garbage = GarbageCollector()
+        self._followed_at = -FOLLOWING_SECONDS
+        self._now = 0.0  # the share of the model that scored last, below which no other begins
+
+    def wake(self) -> None:
+        """Look for work now."""
+        for seat in list(self._seats.values()):
+            if seat.loop is not None:
+                seat.loop.wake()
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Stop after the present engine step."""
+        self.stopping.set()
+        self.wake()
+
+    def prefix_counts(self) -> Mapping[str, int]:
+        """Return the events of the prefix caches of all loaded models."""
+        counts: dict[str, int] = {}
+        for seat in self._loaded():
+            assert seat.loaded is not None
+            for event, count in seat.loaded.prefix_counts.items():
+                counts[event] = counts.get(event, 0) + count
+        return counts
+
+    def run(self) -> None:
+        """Score until stopped. Raises EngineBrokenError, KnownAnswerError."""
+        try:
+            while not self.stopping.is_set():
+                self._woken.clear()
+                self._follow()
+                if self._make_way() or self._score():
+                    continue
+                self._garbage.collect_idle()
+                if not self.stopping.is_set():
+                    self._woken.wait(self.parts.poll_seconds)
+        finally:
+            for seat in self._seats.values():
+                self._leave(seat)
+
+    def _follow(self) -> None:
+        """Learn which models are to be served."""
+        now = time.monotonic()
+        if now - self._followed_at < FOLLOWING_SECONDS:
+            return
+        self._followed_at = now
+        try:
+            supply = {(one.card.name, one.card.version): one for one in self.supply()}
+        except StorageUnavailable:
+            return
+        for key, wanted in supply.items():
+            if key not in self._seats:
+                log.info("a model is to be served", model=key[0], version=key[1])
+                self._seats[key] = Seat(wanted, used_seconds=self._now)
+        for key, seat in list(self._seats.items()):
+            if key in supply or self._stands_in(seat):
+                seat.superseded_at = now
+            elif not seat.is_busy and now - seat.superseded_at >= GRACE_SECONDS:
+                log.info("a model is served no more", model=key[0], version=key[1])
+                self._leave(seat)
+                del self._seats[key]
+
+    def _stands_in(self, seat: Seat) -> bool:
+        """Return whether a version is served because the one that takes its place was not loaded yet."""
+        return any(one.key[0] == seat.key[0] and one.loop is None for one in self._seats.values())
+
+    def _score(self) -> bool:
+        """Let the model score whose turn it is. Return whether one of the loaded models had work."""
+        seats = sorted(self._loaded(), key=lambda seat: seat.used_seconds)
+        if len(seats) > 1:
+            seats.sort(key=lambda seat: not self._waits(seat, interactive_only=True))
+        for seat in seats:
+            started = time.monotonic()
+            assert seat.loop is not None
+            seat.is_busy = seat.loop.turn()
+            if seat.is_busy:
+                self._now = max(self._now, seat.used_seconds)
+                seat.used_seconds = self._now + time.monotonic() - started
+                if len(seats) == 1 and not seat.loop.expects_more:
+                    self._woken.wait(min(RING_SECONDS, self.parts.poll_seconds))
+                return True
+            if self.stopping.is_set():
+                return False
+        return False
+
+    def _make_way(self) -> bool:
+        """Load a model that has work, or that was never loaded, if it is its turn. Return whether one was loaded."""
+        now = time.monotonic()
+        absent = [seat for seat in self._seats.values() if seat.loaded is None and now >= seat.refused_until]
+        wanting = [seat for seat in absent if seat.loop is None or self._waits(seat)]
+        for seat in sorted(wanting, key=lambda seat: seat.used_seconds):
+            try:
+                room = self._room_for(seat)
+            except (CheckpointError, SettingError) as error:
+                self._refuse(seat, error)
+                continue
+            if room is not None:
+                for other in room:
+                    self._unload(other)
+                self._load(seat)
+                return True
+        return False
+
+    def _room_for(self, seat: Seat) -> Sequence[Seat] | None:
+        """Return the models to whose place a model may be loaded; None if it is not its turn yet."""
+        needed = seat.nbytes or seat.wanted.expected_bytes()
+        free = self.parts.budget_bytes - sum(one.nbytes for one in self._loaded())
+        # Those that have nothing to do make room first, and then the one that has had the most.
+        candidates = sorted(self._loaded(), key=lambda one: (one.is_busy, -one.used_seconds))
+        room: list[Seat] = []
+        while needed > free and candidates:
+            other = candidates.pop(0)
+            if other.is_busy and not self._turn_is_over(other, seat):
+                return None
+            room.append(other)
+            free += other.nbytes
+        return room
+
+    def _turn_is_over(self, seat: Seat, other: Seat) -> bool:
+        is_urgent = other.loop is not None and self._waits(other, interactive_only=True)
+        loadings = URGENT_LOADINGS if is_urgent else TURN_LOADINGS
+        return time.monotonic() - seat.loaded_at >= loadings * max(seat.load_seconds, other.load_seconds)
+
+    def _load(self, seat: Seat) -> None:
+        started = time.monotonic()
+        try:
+            loaded = seat.wanted.load(sum(one.nbytes for one in self._loaded()))
+        except (CheckpointError, SettingError) as error:
+            self._refuse(seat, error)
+            return
+        self.loadings += 1
+        seat.loaded, seat.nbytes = loaded, loaded.engine.nbytes
+        seat.loaded_at = time.monotonic()
+        seat.load_seconds, seat.is_busy = seat.loaded_at - started, False
+        if seat.loop is None:
+            seat.loop = self.parts.make_loop(loaded, lambda: self._beside(seat))
+            seat.heartbeat = self._register(seat, loaded, seat.loop)
+        else:
+            seat.loop.engine = loaded.engine
+        seat.used_seconds = max(seat.used_seconds, self._now)
+        freeze()
+        log.info(
+            "ready",
+            worker_id=loaded.worker.id,
+            model=seat.key[0],
+            version=seat.key[1],
+            seconds=round(seat.load_seconds, 3),
+            loaded=len(self._loaded()),
+        )
+
+    def _register(self, seat: Seat, loaded: LoadedModel, loop: ScoringLoop) -> Heartbeat:
+        """Have the worker's row for a model kept fresh, whether or not the model is loaded later on."""
+
+        def ratio() -> float | None:
+            return None if seat.loaded is None else seat.loaded.engine.measured_estimate_ratio
+
+        heartbeat = Heartbeat(self.parts.database, loaded.worker, lambda: loop.tokens_per_second, ratio)
+        heartbeat.register(self.stopping)
+        return heartbeat
+
+    def _beside(self, seat: Seat) -> Sequence[ScoringLoop]:
+        """Return the loops of the other loaded models."""
+        return [one.loop for one in self._loaded() if one is not seat and one.loop is not None]
+
+    def _unload(self, seat: Seat) -> None:
+        log.info("a model makes room", model=seat.key[0], version=seat.key[1])
+        seat.loaded = None
+        if seat.loop is not None:
+            seat.loop.engine = None
+        # What was frozen is never collected, and the arrays of an engine may be part of a circle.
+        gc.unfreeze()
+        gc.collect()
+
+    def _leave(self, seat: Seat) -> None:
+        """Serve a model no more."""
+        if seat.loaded is not None:
+            self._unload(seat)
+        if seat.loop is not None:
+            seat.loop.close()
+        if seat.heartbeat is not None:
+            seat.heartbeat.__exit__()
+
+    def _refuse(self, seat: Seat, error: Exception) -> None:
+        seat.refused_until = time.monotonic() + REFUSED_SECONDS
+        log.error("a model can't be loaded", model=seat.key[0], version=seat.key[1], reason=in_one_line(error))
+
+    def _loaded(self) -> list[Seat]:
+        return [seat for seat in self._seats.values() if seat.loaded is not None]
+
+    def _waits(self, seat: Seat, *, interactive_only: bool = False) -> bool:
+        with suppress(StorageUnavailable):
+            return has_waiting(self.parts.database, seat.wanted.card, interactive_only=interactive_only)
+        return False
