@@ -33,6 +33,7 @@ from model.buckets import Buckets, packed_logit_rows
 from model.checks.known_answer import ModelChecks
 from model.chips.loading import DividedParameter, bytes_of_a_chip
 from model.chips.shares import Shares
+from model.executable_table import ProgramShelf
 from model.extending import Extender, GroupRows, StepOutput
 from model.forward import Forward
 from model.head_runner import HeadRunner
@@ -63,7 +64,8 @@ log = structlog.stdlib.get_logger("engine")
 class Engine:
     """A loaded model on a device. One thread at a time may score; any thread may compile.
 
-    algorithm: as the settings ask for it; attention: None for the platform's own.
+    algorithm: as the settings ask for it; attention: None for the platform's own; shelf: of the programs of several
+    engines.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Engine:
         algorithm: AlgorithmSetting = "auto",
         attention: Attention | None = None,
         adapters: AdapterFolder | None = None,
+        shelf: ProgramShelf | None = None,
     ) -> None:
         step_tokens = platform.step_tokens(settings.step_tokens)
         buckets = Buckets.of(
@@ -105,7 +108,8 @@ class Engine:
         of_block = bytes_of_block(config, dtype.itemsize, buckets.block_tokens, head_dim)
         self.nbytes = weight_bytes + (pool.blocks if memory is not None else pool.budget) * of_block
         """What weights and prefixes take of a device, or of the host's memory if nobody scores long sequences."""
-        self._forward, self._known_answers = make_forward(decoder, platform, buckets, pool, attention)
+        self._shelf = shelf or ProgramShelf()
+        self._forward, self._known_answers = make_forward(decoder, platform, buckets, pool, attention, self._shelf)
         self._adapters: Adapters | None = None
         if adapters is not None:
             decoders = self._forward.decoders
@@ -150,6 +154,7 @@ class Engine:
         algorithm: AlgorithmSetting = "auto",
         adapter: Path | None = None,
         adapters: AdapterFolder | None = None,
+        shelf: ProgramShelf | None = None,
     ) -> Engine:
         """Load the checkpoint in ``directory``, with a LoRA adapter merged into it if there is one.
 
@@ -189,7 +194,7 @@ class Engine:
             adapter=adapter,
             destination=destination,
         )
-        return cls(decoder, settings, card, fingerprint, platform, algorithm, adapters=adapters)
+        return cls(decoder, settings, card, fingerprint, platform, algorithm, adapters=adapters, shelf=shelf)
 
     def warm_up(self, on_progress: Callable[[int, int, str], None]) -> None:
         """Compile the core set of programs, and check that they compute the model. To be called before any scoring.
@@ -199,7 +204,11 @@ class Engine:
         whose results are wrong.
         """
         self._compile(self._forward.core(), COMPILING_THREADS, on_progress)
-        self.check_model()
+        # The same weights in the same programs, when a model comes back, give what they gave before.
+        model = self._forward.decoders.base.decoder.config, self._forward.shapes, self.weights_fingerprint
+        if model not in self._shelf.checked:
+            self.check_model()
+            self._shelf.checked.add(model)
         if self._adapters is not None:
             self._adapters.load_all()
 

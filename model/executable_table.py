@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar, cast
 
@@ -25,7 +25,13 @@ takes about 45 (measured) of the 65,530 memory maps that Linux grants a process 
 process when there are no more.
 """
 
+MAX_SHAPES = 4
+"""Shapes of models of which a shelf keeps the programs, at most."""
+
 D = TypeVar("D")
+
+Shared = MutableMapping[ProgramKey[Any], jax.stages.Compiled]
+"""Programs that are compiled and checked, for all models of one shape."""
 
 log = structlog.stdlib.get_logger("engine")
 
@@ -46,16 +52,42 @@ class SerializedProgram:
             return self._program(*arguments)
 
 
+class ProgramShelf:
+    """The programs of models that a process has loaded, so that another model of the same shape need not compile them.
+
+    Programs take weights as arguments, and have been checked with those of the first model. For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[object, Shared] = OrderedDict()
+        self.checked: set[object] = set()
+        """Which models were compared with NumPy as a whole: configuration, shapes of steps, and fingerprint."""
+
+    def of(self, shape: object) -> Shared:
+        """Return the programs of a shape, which is all that programs are compiled for."""
+        found = self._kept.setdefault(shape, {})
+        self._kept.move_to_end(shape)
+        if len(self._kept) > MAX_SHAPES:
+            self._kept.popitem(last=False)
+        return found
+
+
 class ExecutableTable(Generic[D]):
     """Compiled programs of a decoder by key. Safe to call from several threads.
 
     check: called with every program before it may be used; it raises an error if the program computes wrong results.
+    shared: programs of other models of the same shape, to which those are added that are compiled here.
     """
 
     def __init__(
-        self, decoder: D, platform: Platform, check: Callable[[ProgramKey[D], jax.stages.Compiled], None]
+        self,
+        decoder: D,
+        platform: Platform,
+        check: Callable[[ProgramKey[D], jax.stages.Compiled], None],
+        shared: Shared | None = None,
     ) -> None:
         self.decoder = decoder
+        self._shared: Shared = {} if shared is None else shared
         self._options = dict(platform.compiler_options)
         self._check = check
         self._lock = threading.Lock()
@@ -76,10 +108,7 @@ class ExecutableTable(Generic[D]):
         if known is not None:
             return known.result()
         try:
-            executable = self._compile(key)
-            if self._turn is not None:
-                executable = cast("jax.stages.Compiled", SerializedProgram(executable, self._turn))
-            self._check(key, executable)
+            executable = self._shared.get(key) or self._compiled(key)
             future.set_result(executable)
         except BaseException as error:
             with self._lock:
@@ -87,6 +116,15 @@ class ExecutableTable(Generic[D]):
             future.set_exception(error)
             raise
         return future.result()
+
+    def _compiled(self, key: ProgramKey[D]) -> jax.stages.Compiled:
+        """Compile a program, and check it."""
+        executable = self._compile(key)
+        if self._turn is not None:
+            executable = cast("jax.stages.Compiled", SerializedProgram(executable, self._turn))
+        self._check(key, executable)
+        self._shared[key] = executable
+        return executable
 
     def _compile(self, key: ProgramKey[D]) -> jax.stages.Compiled:
         started = time.perf_counter()
@@ -101,6 +139,7 @@ class ExecutableTable(Generic[D]):
         oldest = next((key for key, future in self._table.items() if future.done()), None)
         if oldest is not None:
             del self._table[oldest]
+            self._shared.pop(oldest, None)
             # Otherwise jax would keep it alive. Programs that are still in the table are not affected.
             jax.clear_caches()  # type: ignore[no-untyped-call]
             log.info("program evicted", program=str(oldest))

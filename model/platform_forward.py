@@ -10,12 +10,13 @@ from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.buckets import Buckets
 from model.checks.known_answer import ModelChecks
-from model.executable_table import ExecutableTable
+from model.executable_table import ExecutableTable, ProgramShelf, Shared
 from model.forward import Forward
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.forward import LayerwiseForward
 from model.platforms import Platform
 from model.prefixes.pool import PoolShape
+from model.programs.decoder import DecoderParts
 from model.whole_steps.decoder import StackedDecoder
 from model.whole_steps.forward import WholeStepForward
 from model.whole_steps.full_steps import full_steps
@@ -23,12 +24,21 @@ from model.whole_steps.shape import StepShape
 
 
 def make_forward(
-    decoder: Decoder, platform: Platform, buckets: Buckets, pool: PoolShape, attention: Attention | None = None
+    decoder: Decoder,
+    platform: Platform,
+    buckets: Buckets,
+    pool: PoolShape,
+    attention: Attention | None = None,
+    shelf: ProgramShelf | None = None,
 ) -> tuple[Forward, ModelChecks[Any]]:
     """Return the forward pass of a decoder, and the checks of its programs.
 
-    attention: None for the platform's own; of programs by layer alone.
+    attention: None for the platform's own; of programs by layer alone. shelf: keeps programs for other models.
     """
+
+    def shared(decoder: DecoderParts) -> Shared | None:
+        return None if shelf is None else shelf.of((decoder.config, decoder.dtype, decoder.structure, buckets, pool))
+
     if not platform.whole_steps:
 
         def by_layer(decoder: Decoder) -> LayerwiseDecoder:
@@ -36,7 +46,7 @@ def make_forward(
 
         def checked(decoder: LayerwiseDecoder) -> tuple[ExecutableTable[LayerwiseDecoder], ModelChecks[Any]]:
             checks = ModelChecks(decoder, platform)
-            return ExecutableTable(decoder, platform, checks.check), checks
+            return ExecutableTable(decoder, platform, checks.check, shared(decoder)), checks
 
         decoders = AdaptedDecoders(decoder, by_layer, checked)
         return LayerwiseForward(decoders, platform, pool.blocks), decoders.checks
@@ -52,7 +62,7 @@ def make_forward(
 
     def checked_together(decoder: StackedDecoder) -> tuple[ExecutableTable[StackedDecoder], ModelChecks[Any]]:
         checks = ModelChecks(decoder, platform, partial(full_steps, decoder.config.vocabulary, shape))
-        return ExecutableTable(decoder, platform, checks.check), checks
+        return ExecutableTable(decoder, platform, checks.check, shared(decoder)), checks
 
     of_steps = AdaptedDecoders(decoder, stacked, checked_together)
     return WholeStepForward(of_steps, buckets), of_steps.checks

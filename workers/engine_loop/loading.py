@@ -30,6 +30,7 @@ from workers.stopping import BROKEN, end_process
 if TYPE_CHECKING:
     from model.architecture.config import DecoderConfig
     from model.engine import Engine
+    from model.executable_table import ProgramShelf
     from model.platforms import Platform
 
 log = structlog.stdlib.get_logger("worker")
@@ -99,11 +100,12 @@ def load(
     platform: Platform,
     claim_seconds: float,
     numbers: Sequence[int],
+    shelf: ProgramShelf | None = None,
 ) -> LoadedModel:
     """Load a model, and compile and check its core programs.
 
-    numbers: of the devices, for the log. Raises CheckpointError, also for a model that does not fit;
-    KnownAnswerError if the device computes it wrongly.
+    numbers: of the devices, for the log. shelf: of the programs of several models. Raises CheckpointError, also for a
+    model that does not fit; KnownAnswerError if the device computes it wrongly.
     """
     from model.engine import Engine
     from scoring.planning.description import describe as described_planner
@@ -119,6 +121,7 @@ def load(
         scoring.multi_item_algorithm,
         described.adapter,
         None if scoring.adapter_folder is None else AdapterFolder(scoring.adapter_folder),
+        shelf,
     )
     number = numbers[0] if len(numbers) == 1 else list(numbers)
     log.info("loaded", device=engine.device, number=number, dtype=engine.dtype)

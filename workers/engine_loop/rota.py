@@ -218,7 +218,7 @@ class Rota:
         room: list[Seat] = []
         while needed > free and candidates:
             other = candidates.pop(0)
-            if other.is_busy and not self._turn_is_over(other, seat):
+            if other.is_busy and self._waits(other) and not self._turn_is_over(other, seat):
                 return None
             room.append(other)
             free += other.nbytes

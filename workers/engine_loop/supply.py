@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from checkpoints.card import ModelCard
@@ -12,6 +12,7 @@ from checkpoints.files import CheckpointError
 from jobs.catalogue import ListedModel, list_models
 from jobs.queue.read import has_waiting
 from jobs.store.database import Database
+from model.executable_table import ProgramShelf
 from model.platforms import Platform
 from model.prefixes.pool import HOST_BUDGET, PROGRAM_BYTES
 from settings.catalogue import settings_of_model
@@ -29,6 +30,7 @@ class Device:
     numbers: Sequence[int]  # of the devices
     settings: EngineSettings
     claim_seconds: float
+    shelf: ProgramShelf = field(default_factory=ProgramShelf)
 
     @property
     def prefix_bytes(self) -> int:
@@ -82,7 +84,7 @@ class CatalogueModel:
             platform = replace(platform, memory=min(platform.memory - taken_bytes, room))
         settings = device.settings.model_copy(update={"prefix_cache_bytes": device.prefix_bytes})
         try:
-            return load(self.described, settings, platform, device.claim_seconds, device.numbers)
+            return load(self.described, settings, platform, device.claim_seconds, device.numbers, device.shelf)
         except Exception as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
