@@ -73,6 +73,7 @@ class Store:
         origin: Origin = Origin.JOB,
         traceparent: str | None = None,
         likelihood: bool = False,
+        model: str = MODEL,
     ) -> str:
         """Accept a job of so many chunks, each with so many items that begin with ``token``, and return its id."""
 
@@ -88,7 +89,7 @@ class Store:
 
         given = [chunk(n) for n in range(chunks)]
         submission = Submission(
-            model=MODEL,
+            model=model,
             work_key=tokenizer,
             prefix=Rows.pack([prefix], [0]).tokens,
             chunks=given,

@@ -61,6 +61,16 @@ class LoadedModel:
     provenance: Provenance  # of its scores, without the algorithms
 
     @property
+    def nbytes(self) -> int:
+        """What weights and prefixes take of the memory."""
+        return self.engine.nbytes
+
+    @property
+    def measured_ratio(self) -> float | None:
+        """Measured over estimated seconds of recent work; None before enough was measured."""
+        return self.engine.measured_estimate_ratio
+
+    @property
     def prefix_counts(self) -> Mapping[str, int]:
         """The events of its prefix cache so far."""
         return self.engine.prefix_cache.counts()

@@ -8,6 +8,7 @@ with much work each do not keep the worker loading, and models get the same time
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +22,13 @@ from checkpoints.card import ModelCard
 from checkpoints.files import CheckpointError
 from jobs.queue.read import has_waiting
 from jobs.store.database import Database, StorageUnavailable
+from jobs.store.provenance import Provenance
+from jobs.store.records import WorkerRecord
 from settings.errors.endings import in_one_line
 from settings.errors.mistakes import SettingError
 from workers.engine_loop.garbage import GarbageCollector, freeze
 from workers.engine_loop.heartbeat import Heartbeat
-from workers.engine_loop.loading import LoadedModel
-from workers.engine_loop.loop import RING_SECONDS, ScoringLoop
+from workers.engine_loop.loop import RING_SECONDS, ScoringEngine, ScoringLoop
 
 TURN_LOADINGS = 10.0
 """How many times as long as its loading a model stays, while work waits for it and for another without room."""
@@ -49,6 +51,34 @@ Key = tuple[str, int | None]
 """The name and the version of a model."""
 
 
+class Loaded(Protocol):
+    """A model in memory, as :class:`workers.engine_loop.loading.LoadedModel` is."""
+
+    @property
+    def engine(self) -> ScoringEngine:
+        """What scores."""
+
+    @property
+    def worker(self) -> WorkerRecord:
+        """As which the worker registers for the model."""
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """What computes its scores."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of the memory."""
+
+    @property
+    def prefix_counts(self) -> Mapping[str, int]:
+        """The events of its prefix cache so far."""
+
+    @property
+    def measured_ratio(self) -> float | None:
+        """Measured over estimated seconds of its work; None before enough was measured."""
+
+
 class Wanted(Protocol):
     """A model that the worker is to serve."""
 
@@ -56,7 +86,7 @@ class Wanted(Protocol):
     def card(self) -> ModelCard:
         """What is known of it without loading it."""
 
-    def load(self, taken_bytes: int) -> LoadedModel:
+    def load(self, taken_bytes: int) -> Loaded:
         """Load it. taken_bytes: of the memory, by models that are loaded. Raises CheckpointError, SettingError."""
 
     def expected_bytes(self) -> int:
@@ -70,12 +100,12 @@ class Seat:
     wanted: Wanted
     loop: ScoringLoop | None = None  # None: it was never loaded
     heartbeat: Heartbeat | None = None
-    loaded: LoadedModel | None = None
+    loaded: Loaded | None = None
     nbytes: int = 0  # that it takes while it is loaded
     used_seconds: float = 0.0  # of the worker, as its share counts them
     load_seconds: float = 0.0  # that its last loading took
     loaded_at: float = 0.0  # on the monotonic clock
-    is_busy: bool = False  # whether its last claim found work
+    is_busy: bool = False  # whether its last claim found work, or none was tried since it was loaded
     refused_until: float = 0.0  # on the monotonic clock
     superseded_at: float = 0.0  # when it was last to be served, on the monotonic clock
 
@@ -89,7 +119,7 @@ class RotaParts:
     """What a rota makes the loop and the row of a model with."""
 
     database: Database
-    make_loop: Callable[[LoadedModel, Callable[[], Sequence[ScoringLoop]]], ScoringLoop]
+    make_loop: Callable[[Loaded, Callable[[], Sequence[ScoringLoop]]], ScoringLoop]
     poll_seconds: float
     budget_bytes: int  # that all loaded models may take together
 
@@ -100,6 +130,7 @@ class Rota:
 
     parts: RotaParts
     supply: Callable[[], Sequence[Wanted]]  # reads which models are to be served, those with accepted work included
+    clock: Callable[[], float] = time.monotonic
     stopping: threading.Event = field(default_factory=threading.Event)
     loadings: int = 0  # so far
 
@@ -107,7 +138,7 @@ class Rota:
         self._seats: dict[Key, Seat] = {}
         self._woken = threading.Event()
         self._garbage = GarbageCollector()
-        self._followed_at = -FOLLOWING_SECONDS
+        self._followed_at = -math.inf
         self._now = 0.0  # the share of the model that scored last, below which no other begins
 
     def wake(self) -> None:
@@ -148,7 +179,7 @@ class Rota:
 
     def _follow(self) -> None:
         """Learn which models are to be served."""
-        now = time.monotonic()
+        now = self.clock()
         if now - self._followed_at < FOLLOWING_SECONDS:
             return
         self._followed_at = now
@@ -178,12 +209,12 @@ class Rota:
         if len(seats) > 1:
             seats.sort(key=lambda seat: not self._waits(seat, interactive_only=True))
         for seat in seats:
-            started = time.monotonic()
+            started = self.clock()
             assert seat.loop is not None
             seat.is_busy = seat.loop.turn()
             if seat.is_busy:
                 self._now = max(self._now, seat.used_seconds)
-                seat.used_seconds = self._now + time.monotonic() - started
+                seat.used_seconds = self._now + self.clock() - started
                 if len(seats) == 1 and not seat.loop.expects_more:
                     self._woken.wait(min(RING_SECONDS, self.parts.poll_seconds))
                 return True
@@ -193,7 +224,7 @@ class Rota:
 
     def _make_way(self) -> bool:
         """Load a model that has work, or that was never loaded, if it is its turn. Return whether one was loaded."""
-        now = time.monotonic()
+        now = self.clock()
         absent = [seat for seat in self._seats.values() if seat.loaded is None and now >= seat.refused_until]
         wanting = [seat for seat in absent if seat.loop is None or self._waits(seat)]
         for seat in sorted(wanting, key=lambda seat: seat.used_seconds):
@@ -227,19 +258,20 @@ class Rota:
     def _turn_is_over(self, seat: Seat, other: Seat) -> bool:
         is_urgent = other.loop is not None and self._waits(other, interactive_only=True)
         loadings = URGENT_LOADINGS if is_urgent else TURN_LOADINGS
-        return time.monotonic() - seat.loaded_at >= loadings * max(seat.load_seconds, other.load_seconds)
+        return self.clock() - seat.loaded_at >= loadings * max(seat.load_seconds, other.load_seconds)
 
     def _load(self, seat: Seat) -> None:
-        started = time.monotonic()
+        started = self.clock()
         try:
             loaded = seat.wanted.load(sum(one.nbytes for one in self._loaded()))
         except (CheckpointError, SettingError) as error:
             self._refuse(seat, error)
             return
         self.loadings += 1
-        seat.loaded, seat.nbytes = loaded, loaded.engine.nbytes
-        seat.loaded_at = time.monotonic()
-        seat.load_seconds, seat.is_busy = seat.loaded_at - started, False
+        seat.loaded, seat.nbytes = loaded, loaded.nbytes
+        seat.loaded_at = self.clock()
+        seat.load_seconds = seat.loaded_at - started
+        seat.is_busy = True  # as far as is known: it was loaded for its work
         if seat.loop is None:
             seat.loop = self.parts.make_loop(loaded, lambda: self._beside(seat))
             seat.heartbeat = self._register(seat, loaded, seat.loop)
@@ -256,11 +288,11 @@ class Rota:
             loaded=len(self._loaded()),
         )
 
-    def _register(self, seat: Seat, loaded: LoadedModel, loop: ScoringLoop) -> Heartbeat:
+    def _register(self, seat: Seat, loaded: Loaded, loop: ScoringLoop) -> Heartbeat:
         """Have the worker's row for a model kept fresh, whether or not the model is loaded later on."""
 
         def ratio() -> float | None:
-            return None if seat.loaded is None else seat.loaded.engine.measured_estimate_ratio
+            return None if seat.loaded is None else seat.loaded.measured_ratio
 
         heartbeat = Heartbeat(self.parts.database, loaded.worker, lambda: loop.tokens_per_second, ratio)
         heartbeat.register(self.stopping)
@@ -289,7 +321,7 @@ class Rota:
             seat.heartbeat.__exit__()
 
     def _refuse(self, seat: Seat, error: Exception) -> None:
-        seat.refused_until = time.monotonic() + REFUSED_SECONDS
+        seat.refused_until = self.clock() + REFUSED_SECONDS
         log.error("a model can't be loaded", model=seat.key[0], version=seat.key[1], reason=in_one_line(error))
 
     def _loaded(self) -> list[Seat]:

@@ -25,10 +25,9 @@ from telemetry.tracing import Tracer
 from workers.database_outage import wait_for_database
 from workers.engine_loop.garbage import freeze
 from workers.engine_loop.heartbeat import Heartbeat
-from workers.engine_loop.loading import LoadedModel
 from workers.engine_loop.loop import LoopTiming, ScoringEngine, ScoringLoop
 from workers.engine_loop.metrics import WorkerMetrics
-from workers.engine_loop.rota import Rota, RotaParts, Wanted
+from workers.engine_loop.rota import Loaded, Rota, RotaParts, Wanted
 from workers.engine_loop.watchdog import Watchdog
 from workers.stopping import BROKEN, STOPPED, STUCK, StopSignals, end_process
 from workers.sweeping import start_sweeping
@@ -94,7 +93,7 @@ def serve_several(
     """
     process = _Process.open(settings, names, tracer, lambda: rota.wake())
 
-    def make_loop(loaded: LoadedModel, beside: Callable[[], Sequence[ScoringLoop]]) -> ScoringLoop:
+    def make_loop(loaded: Loaded, beside: Callable[[], Sequence[ScoringLoop]]) -> ScoringLoop:
         return process.make_loop(loaded.engine, loaded.worker, loaded.provenance, rota.stopping, beside)
 
     parts = RotaParts(process.database, make_loop, settings.worker.poll_seconds, budget_bytes)
