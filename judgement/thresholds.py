@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from math import ceil, floor, log
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from judgement.sample import Floats, JudgementError, Sample, check_labels
 
 DELTA = 0.05
 """The probability that a labelled file is so misleading that the error rate is higher than promised."""
+
+Counts = npt.NDArray[np.int64]
 
 _STEP = 0.01
 _HIGHEST = 35.0
@@ -66,22 +69,45 @@ def certify(sample: Sample, max_error: float, delta: float = DELTA) -> Certified
     if sample.cluster_count < sample.rows:
         raise JudgementError("a threshold needs independent rows: take one row of each cluster")
     check_enough(sample, max_error, delta)
+    thresholds, acted, errors = _tests(sample, max_error, delta)
+    holds = stats.binom.cdf(errors, acted, max_error) <= delta
+    passed = len(holds) if holds.all() else int(np.argmin(holds))
+    if not passed:
+        return None
+    last = passed - 1
+    bound = stats.beta.ppf(1 - delta, errors[last] + 1, max(acted[last] - errors[last], 1))
+    return Certified(float(thresholds[last]), sample.rows, int(acted[last]), int(errors[last]), float(bound))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTest:
+    """The test of the strictest threshold that is tried."""
+
+    acted: int  # rows of the file that are acted on
+    errors: int  # those of them whose answer is wrong
+    allowed: int  # so many may be wrong
+    provable: float  # the error rate that could be promised of answers from this threshold on
+
+
+def first_test(sample: Sample, max_error: float, delta: float = DELTA) -> FirstTest:
+    """Return the test with which :func:`certify` begins, and which fails if it returns None."""
+    _, acted, errors = _tests(sample, max_error, delta)
+    rows, wrong = int(acted[0]), int(errors[0])
+    holding = stats.binom.cdf(np.arange(rows + 1), rows, max_error) <= delta
+    provable = float(stats.beta.ppf(1 - delta, wrong + 1, max(rows - wrong, 1)))
+    return FirstTest(rows, wrong, int(holding.sum()) - 1, provable)
+
+
+def _tests(sample: Sample, max_error: float, delta: float) -> tuple[Floats, Counts, Counts]:
+    """Return the thresholds that are tried, from strict to lenient, the rows acted on, and the errors among these."""
     order = np.argsort(-sample.confidence, kind="stable")
     falling = sample.confidence[order]
     errors_before = np.r_[0, np.cumsum(~sample.correct[order])]
     thresholds = _thresholds(sample.labels)
     acted = np.searchsorted(-falling, -thresholds, side="right")
-    errors = errors_before[acted]
-    first = int(
-        np.argmax(acted >= min(sample.rows, max(2 * rows_needed(max_error, delta), ceil(_FIRST_SHARE * sample.rows))))
-    )
-    holds = stats.binom.cdf(errors[first:], acted[first:], max_error) <= delta
-    passed = len(holds) if holds.all() else int(np.argmin(holds))
-    if not passed:
-        return None
-    last = first + passed - 1
-    bound = stats.beta.ppf(1 - delta, errors[last] + 1, max(acted[last] - errors[last], 1))
-    return Certified(float(thresholds[last]), sample.rows, int(acted[last]), int(errors[last]), float(bound))
+    least = min(sample.rows, max(2 * rows_needed(max_error, delta), ceil(_FIRST_SHARE * sample.rows)))
+    first = int(np.argmax(acted >= least))
+    return thresholds[first:], acted[first:], errors_before[acted][first:]
 
 
 def _thresholds(labels: int) -> Floats:

@@ -128,7 +128,10 @@ def _find(reading: ReadingContext, name: object, field: str) -> Artefact:
     if found is None:
         names = folder.names() if folder else []
         there = ", ".join(names[:QUOTED_PIECES]) + (", …" if len(names) > QUOTED_PIECES else "")
-        message = f"there is no artefact {quote(name)}; there are {there or 'none'}"
+        message = (
+            f"there is no artefact {quote(name)}; there are {there or 'none'} in the folder of this service "
+            "(SCORELINE_CALIBRATIONS), each a file that is named without its ending"
+        )
         raise RequestError(ErrorCode.INVALID_ARTEFACT, message, param=field)
     if found.kind is not Kind(field):
         raise refused(name, f"is a {found.kind}, and no {field}", field)

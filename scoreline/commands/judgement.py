@@ -118,6 +118,7 @@ def calibrate_command(
         warn("no method is better than the probabilities as they are, so the artefact changes nothing")
     elif gain["low"] <= 0:
         warn("the gain may be chance: its interval has 0 in it")
+    _say_how_it_is_named(console, output)
 
 
 @app.command("threshold", rich_help_panel=USING)
@@ -161,17 +162,28 @@ def threshold_command(
     figures = artefact.figures
     console = Console()
     console.print(
-        f"Act on answers with a probability of {artefact.parameters['threshold']:.6g} or more. In this file, these are "
-        f"{figures['acted']:,} of {figures['independent_rows']:,} independent rows, of which {figures['errors']:,} are "
-        f"wrong; the others are left to a person ({figures['abstained']:.1%}).",
+        f"Act on answers with a probability, as a share of those of all labels, of "
+        f"{artefact.parameters['threshold']:.6g} or more. In this file, these are {figures['acted']:,} of "
+        f"{figures['independent_rows']:,} independent rows, of which {figures['errors']:,} are wrong; "
+        f"{figures['abstained']:.1%} are left to a person.",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     console.print(
-        f"At most {max_error:.3g} of such answers are wrong, with a probability of 95 %, for rows drawn as these were.",
+        f"At most {100 * max_error:.3g}% of such answers are wrong, with a probability of 95%, for rows drawn as these "
+        "were.",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     if "mean_set_size" in figures:
         console.print(f"Sets have {figures['mean_set_size']:.2f} labels on average.", highlight=False)
+    _say_how_it_is_named(console, output)
+
+
+def _say_how_it_is_named(console: Console, output: str) -> None:
+    console.print(
+        f"Requests name it {Path(output).stem}, if {output} is in the folder of the service's SCORELINE_CALIBRATIONS: "
+        ".scoreline/calibrations for `scoreline up`.",
+        highlight=False, markup=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 @contextmanager

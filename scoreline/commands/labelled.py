@@ -42,7 +42,9 @@ class LabelledOptions(PromptOptions):
     label: LabelsOption
     means: Annotated[
         list[str] | None,
-        typer.Option(help="What a label is called in the column of true labels, if not as it is; once for each label."),
+        typer.Option(
+            help="What a label is called in the column of true labels, if not as it is; once for each, in their order."
+        ),
     ]
     questions: Annotated[
         str | None, typer.Option(metavar="FILE", help="Ask a question of this file about each row, as `run` does.")

@@ -11,12 +11,11 @@ from typing import Any
 
 from judgement.applying import apply, in_set
 from judgement.artefacts import Artefact, Kind
-from judgement.calibration import calibrate
 from judgement.drift import Reference
 from judgement.metrics import metrics_of
 from judgement.sample import Sample
 from judgement.statistics import value_of
-from judgement.thresholds import DELTA, certify, set_bound
+from judgement.thresholds import DELTA, certify, first_test, set_bound
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.judging.labelled import Labelled
 from scoreline.judging.scored import Scored
@@ -24,6 +23,8 @@ from scoreline.judging.scored import Scored
 
 def fit_calibration(name: str, labelled: Labelled, system: Scored, sample: Sample) -> Artefact:
     """Return the best calibration of a system. Raises JudgementError."""
+    from judgement.calibration import calibrate  # needs scikit-learn, and a threshold does not
+
     found = calibrate(sample)
     figures = {
         "held_out_log_loss": dict(found.held_out),
@@ -44,11 +45,12 @@ def fit_threshold(
     independent = judged.one_row_of_each_cluster()
     found = certify(independent, max_error)
     if found is None:
-        right = float(independent.correct.mean())
+        failed = first_test(independent, max_error)
         raise CommandError(
-            f"{labelled.name}: no threshold can be shown to keep the error below {max_error:.3g}: of all "
-            f"{independent.rows:,} independent rows {right:.1%} are right; allow a larger --max-error, label more "
-            "rows, or improve the prompt",
+            f"{labelled.name}: no threshold can be shown to keep the error below {max_error:.3g}: of the "
+            f"{failed.acted:,} surest independent rows {failed.errors:,} are wrong, and at most {failed.allowed:,} may "
+            f"be. This file could show {failed.provable:.3f} for them. Look at the surest wrong rows in the report of "
+            "`scoreline evaluate --html`; then improve the prompt, label more rows, or allow a larger --max-error",
             ExitCode.REFUSED,
         )
     bound = None if sample.labels == 2 else set_bound(independent, max_error)

@@ -63,9 +63,9 @@ class Labelled:
             if written not in known and set(labels) == {YES, NO}:
                 written = _AS_ANSWERS.get(written.lower(), written)
             if written not in known:
-                raise self._refused(
-                    place, f"its {self.truth!r}, {written!r}, is none of the labels {', '.join(labels)}"
-                )
+                hint = ": if it means one of them, give --means once for each label, in their order"
+                message = f"its {self.truth!r}, {written!r}, is none of the labels {', '.join(labels)}"
+                raise self._refused(place, message + (hint if self.unit != "item" else ""))
             found.append(known[written])
         return found
 

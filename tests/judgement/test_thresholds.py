@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from benchmarks.judgement.made_up import WORLDS
 from benchmarks.judgement.promises import sets, thresholds
 from judgement.sample import JudgementError, Sample
-from judgement.thresholds import certify, rows_needed, set_bound
+from judgement.thresholds import certify, first_test, rows_needed, set_bound
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,18 @@ def test_sets_have_the_true_label_as_often_as_promised() -> None:
 
 def test_too_few_rows_leave_all_labels_in_the_set() -> None:
     assert set_bound(Sample.of([[0.5, 0.3, 0.2]] * 8, [0, 1] * 4), 0.1) == 0.0
+
+
+def test_the_first_test_says_what_it_would_have_taken() -> None:
+    """Where it fails, there is no threshold; and what it could show instead holds if it is asked for."""
+    confidence = np.linspace(0.999, 0.6, 400)
+    is_wrong = np.zeros(400, np.bool_)
+    is_wrong[[5, 20, 60, 90]] = True
+    probabilities = np.column_stack([confidence, 1 - confidence])
+    sample = Sample.of(probabilities, is_wrong.astype(np.int64))
+    assert certify(sample, 0.05) is None
+    failed = first_test(sample, 0.05)
+    assert (failed.errors, failed.allowed) == (4, 1)
+    assert failed.acted >= 118
+    assert stats.binom.cdf(failed.errors, failed.acted, failed.provable) == pytest.approx(0.05)
+    assert stats.binom.cdf(failed.allowed, failed.acted, 0.05) <= 0.05 < stats.binom.cdf(2, failed.acted, 0.05)

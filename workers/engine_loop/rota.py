@@ -33,6 +33,9 @@ from workers.engine_loop.loop import RING_SECONDS, ScoringEngine, ScoringLoop
 TURN_LOADINGS = 10.0
 """How many times as long as its loading a model stays, while work waits for it and for another without room."""
 
+MOST_TURN_SECONDS = 60.0
+"""How long a turn lasts at most: the first loading of a model compiles its programs, and takes longer than others."""
+
 URGENT_LOADINGS = 1.0
 """The same, if the work that waits for the other model is interactive: somebody waits for its answer."""
 
@@ -258,7 +261,8 @@ class Rota:
     def _turn_is_over(self, seat: Seat, other: Seat) -> bool:
         is_urgent = other.loop is not None and self._waits(other, interactive_only=True)
         loadings = URGENT_LOADINGS if is_urgent else TURN_LOADINGS
-        return self.clock() - seat.loaded_at >= loadings * max(seat.load_seconds, other.load_seconds)
+        turn = min(MOST_TURN_SECONDS, loadings * max(seat.load_seconds, other.load_seconds))
+        return self.clock() - seat.loaded_at >= turn
 
     def _load(self, seat: Seat) -> None:
         started = self.clock()
