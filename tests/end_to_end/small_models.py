@@ -23,7 +23,7 @@ from tests.model.checkpoints import tensors
 QUERY, ITEMS, LABELS = "The answer is", [" Yes", " positive or negative: 12", ""], [" Yes", " No"]
 
 
-def add_weights(directory: Path, **fields: Any) -> Path:
+def add_weights(directory: Path, *, seed: int = 7, **fields: Any) -> Path:
     """Complete a folder with a tokenizer and the beginnings of a config.json to a model."""
     sizes = {
         "hidden_size": 64,
@@ -36,7 +36,7 @@ def add_weights(directory: Path, **fields: Any) -> Path:
     }
     written = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps(written | sizes | fields))
-    save_file(tensors(DecoderConfig.from_directory(directory), seed=7), directory / "model.safetensors")
+    save_file(tensors(DecoderConfig.from_directory(directory), seed=seed), directory / "model.safetensors")
     return directory
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.services import RedisServer
 
 
 def test_requests_name_adapters_that_come_and_go(tmp_path: Path, sqlite_url: str, redis_server: RedisServer) -> None:
-    fields = {"architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6, "tie_word_embeddings": True}
+    fields: dict[str, Any] = {"architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6, "tie_word_embeddings": True}
     directory = add_weights(qwen2_5(tmp_path / "tiny").directory, **fields)
     config, folder = DecoderConfig.from_directory(directory), tmp_path / "adapters"
     folder.mkdir()
