@@ -11,16 +11,6 @@ from settings.slice import SettingsSlice, split_at_commas
 class WorkerSettings(SettingsSlice):
     """How a scoring worker takes work."""
 
-    worker_models: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_at_commas)] = Field(
-        (),
-        description="models of the catalogue that the worker serves (docs/several-models.md), as in `triage,rerank`; "
-        "unset: that of `SCORELINE_MODEL`",
-    )
-    worker_models_bytes: PositiveInt | None = Field(
-        None,
-        description="memory that these models may take together, with what is kept of queries; those that don't fit "
-        "take turns. Default: half of the host's memory on a CPU, and elsewhere the device's",
-    )
     claim_seconds: PositiveFloat = Field(4.0, description="estimated seconds of work that one claim takes")
     poll_seconds: PositiveFloat = Field(
         2.0, description="an idle worker looks for work this often, even if no bell has rung"
@@ -31,4 +21,14 @@ class WorkerSettings(SettingsSlice):
     worker_metrics_host: str = Field("127.0.0.1", description="address to bind for these metrics")
     step_timeout_seconds: PositiveFloat = Field(
         600.0, description="a worker whose engine makes no progress for this long ends itself"
+    )
+    worker_models: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_at_commas)] = Field(
+        (),
+        description="models of the catalogue that the worker serves (docs/several-models.md), as in `triage,rerank`; "
+        "unset: that of `SCORELINE_MODEL`",
+    )
+    worker_models_bytes: PositiveInt | None = Field(
+        None,
+        description="memory that these models may take together, with what is kept of queries; those that don't fit "
+        "take turns. Default: half of the host's memory on a CPU, and elsewhere the device's",
     )

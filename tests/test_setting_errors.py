@@ -30,7 +30,8 @@ ANY_TEXT = {"type": "string"}
 
 
 def takes_text(schema: dict[str, Any]) -> bool:
-    return ANY_TEXT in schema.get("anyOf", []) or {"type": "string", "format": "path"} in schema.get("anyOf", [])
+    path = {"type": "string", "format": "path"}
+    return schema.get("items") == ANY_TEXT or any(kind in schema.get("anyOf", []) for kind in (ANY_TEXT, path))
 
 
 SETTINGS = [name for name, (_, schema) in SCHEMAS.items() if not takes_text(schema)]
