@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -111,23 +111,30 @@ def load(
     claim_seconds: float,
     numbers: Sequence[int],
     shelf: ProgramShelf | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> LoadedModel:
     """Load a model, and compile and check its core programs.
 
-    numbers: of the devices, for the log. shelf: of the programs of several models. Raises CheckpointError, also for a
-    model that does not fit; KnownAnswerError if the device computes it wrongly.
+    numbers: of the devices, for the log. shelf: of the programs of several models. check: called
+    between steps; an error that it raises ends the loading. Raises CheckpointError, also for a model that does not fit;
+    KnownAnswerError if the device computes it wrongly.
     """
     from model.engine import Engine
     from scoring.planning.description import describe as described_planner
 
     scoring, card = described.scoring, described.card
     loading = ByteProgress(lambda: None, lambda done, total: log.info("loading", step=done, steps=total, unit="bytes"))
+
+    def read(done: int, total: int) -> None:
+        check()
+        loading.advance(done, total)
+
     engine = Engine.load(
         described.checkpoint.directory,
         settings,
         card,
         platform,
-        loading.advance,
+        read,
         scoring.multi_item_algorithm,
         described.adapter,
         None if scoring.adapter_folder is None else AdapterFolder(scoring.adapter_folder),
@@ -137,7 +144,12 @@ def load(
     log.info("loaded", device=engine.device, number=number, dtype=engine.dtype)
     # The programs of whole steps can only be checked together, so they are compiled before anything is served.
     if settings.multi_item_enable_startup_warmup or platform.whole_steps:
-        engine.warm_up(lambda done, total, what: log.info("compiling", step=done, steps=total, program=what))
+
+        def compiled(done: int, total: int, what: str) -> None:
+            check()
+            log.info("compiling", step=done, steps=total, program=what)
+
+        engine.warm_up(compiled)
     worker = WorkerRecord(
         new_worker_id(),
         card,

@@ -54,6 +54,10 @@ Key = tuple[str, int | None]
 """The name and the version of a model."""
 
 
+class _StoppedError(Exception):
+    """The worker was told to stop while it loaded a model."""
+
+
 class Loaded(Protocol):
     """A model in memory, as :class:`workers.engine_loop.loading.LoadedModel` is."""
 
@@ -89,8 +93,12 @@ class Wanted(Protocol):
     def card(self) -> ModelCard:
         """What is known of it without loading it."""
 
-    def load(self, taken_bytes: int) -> Loaded:
-        """Load it. taken_bytes: of the memory, by models that are loaded. Raises CheckpointError, SettingError."""
+    def load(self, taken_bytes: int, check: Callable[[], None]) -> Loaded:
+        """Load it.
+
+        taken_bytes: of the memory, by models that are loaded. check: called now and then; an error that it raises ends
+        the loading. Raises CheckpointError, SettingError.
+        """
 
     def expected_bytes(self) -> int:
         """Return about how much memory it will take. Raises CheckpointError, SettingError."""
@@ -103,6 +111,7 @@ class Seat:
     wanted: Wanted
     loop: ScoringLoop | None = None  # None: it was never loaded
     heartbeat: Heartbeat | None = None
+    worker_id: str = ""  # of the row
     loaded: Loaded | None = None
     nbytes: int = 0  # that it takes while it is loaded
     used_seconds: float = 0.0  # of the worker, as its share counts them
@@ -159,9 +168,9 @@ class Rota:
     def prefix_counts(self) -> Mapping[str, int]:
         """Return the events of the prefix caches of all loaded models."""
         counts: dict[str, int] = {}
-        for seat in self._loaded():
-            assert seat.loaded is not None
-            for event, count in seat.loaded.prefix_counts.items():
+        # Another thread may ask, while this one loads and unloads.
+        for loaded in [seat.loaded for seat in self._loaded()]:
+            for event, count in loaded.prefix_counts.items() if loaded is not None else ():
                 counts[event] = counts.get(event, 0) + count
         return counts
 
@@ -176,6 +185,8 @@ class Rota:
                 self._garbage.collect_idle()
                 if not self.stopping.is_set():
                     self._woken.wait(self.parts.poll_seconds)
+        except _StoppedError:
+            log.info("stopped while loading a model")
         finally:
             for seat in self._seats.values():
                 self._leave(seat)
@@ -267,7 +278,7 @@ class Rota:
     def _load(self, seat: Seat) -> None:
         started = self.clock()
         try:
-            loaded = seat.wanted.load(sum(one.nbytes for one in self._loaded()))
+            loaded = seat.wanted.load(sum(one.nbytes for one in self._loaded()), self._check_stopping)
         except (CheckpointError, SettingError) as error:
             self._refuse(seat, error)
             return
@@ -278,19 +289,23 @@ class Rota:
         seat.is_busy = True  # as far as is known: it was loaded for its work
         if seat.loop is None:
             seat.loop = self.parts.make_loop(loaded, lambda: self._beside(seat))
-            seat.heartbeat = self._register(seat, loaded, seat.loop)
+            seat.heartbeat, seat.worker_id = self._register(seat, loaded, seat.loop), loaded.worker.id
         else:
             seat.loop.engine = loaded.engine
         seat.used_seconds = max(seat.used_seconds, self._now)
         freeze()
         log.info(
             "ready",
-            worker_id=loaded.worker.id,
+            worker_id=seat.worker_id,
             model=seat.key[0],
             version=seat.key[1],
             seconds=round(seat.load_seconds, 3),
             loaded=len(self._loaded()),
         )
+
+    def _check_stopping(self) -> None:
+        if self.stopping.is_set():
+            raise _StoppedError
 
     def _register(self, seat: Seat, loaded: Loaded, loop: ScoringLoop) -> Heartbeat:
         """Have the worker's row for a model kept fresh, whether or not the model is loaded later on."""
@@ -329,7 +344,7 @@ class Rota:
         log.error("a model can't be loaded", model=seat.key[0], version=seat.key[1], reason=in_one_line(error))
 
     def _loaded(self) -> list[Seat]:
-        return [seat for seat in self._seats.values() if seat.loaded is not None]
+        return [seat for seat in list(self._seats.values()) if seat.loaded is not None]
 
     def _waits(self, seat: Seat, *, interactive_only: bool = False) -> bool:
         with suppress(StorageUnavailable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -75,8 +75,8 @@ class CatalogueModel:
         """Return about how much memory it takes. Raises CheckpointError, SettingError."""
         return self.described.stored_bytes + self.device.prefix_bytes
 
-    def load(self, taken_bytes: int) -> LoadedModel:
-        """Load it. Raises CheckpointError, SettingError, KnownAnswerError."""
+    def load(self, taken_bytes: int, check: Callable[[], None]) -> LoadedModel:
+        """See Wanted. Raises KnownAnswerError, too."""
         device = self.device
         platform = device.platform
         if platform.memory is not None:
@@ -84,7 +84,7 @@ class CatalogueModel:
             platform = replace(platform, memory=min(platform.memory - taken_bytes, room))
         settings = device.settings.model_copy(update={"prefix_cache_bytes": device.prefix_bytes})
         try:
-            return load(self.described, settings, platform, device.claim_seconds, device.numbers, device.shelf)
+            return load(self.described, settings, platform, device.claim_seconds, device.numbers, device.shelf, check)
         except Exception as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,11 +62,15 @@ class MadeUpModel:
     engine: MadeUpEngine = field(default_factory=MadeUpEngine)
     fault: str | None = None
     loaded: int = 0  # times
+    is_slow: bool = False  # whether its loading does not end, unless the worker is told to stop
 
     def expected_bytes(self) -> int:
         return self.nbytes
 
-    def load(self, taken_bytes: int) -> Loaded:
+    def load(self, taken_bytes: int, check: Callable[[], None]) -> Loaded:
+        while self.is_slow:
+            check()
+            time.sleep(0.01)
         if self.fault is not None:
             raise CheckpointError(self.fault)
         self.loaded += 1
@@ -270,5 +275,14 @@ def test_a_rota_that_stops_leaves_no_row(scene: Scene) -> None:
     scene.model("one"), scene.model("two")
     scene.start(budget_bytes=20)
     wait_until(lambda: len(scene.live()) == 2, "both are loaded")
+    scene.stop()
+    assert scene.live() == set()
+
+
+def test_a_worker_that_loads_stops_at_once(scene: Scene) -> None:
+    scene.model("one")
+    scene.model("two", is_slow=True)
+    scene.start(budget_bytes=20)
+    wait_until(lambda: scene.live() == {("one", None)}, "the first is loaded")
     scene.stop()
     assert scene.live() == set()
