@@ -129,10 +129,11 @@ def test_a_process_that_is_stopped_while_it_claims_a_batch_leaves_it_to_others(
     monkeypatch.setattr(work, "claim_batch", claim_slowly)
 
     async def stop_while_it_claims(store: Database) -> None:
-        threads, reading = Threads(), SimpleNamespace(card=SimpleNamespace(name="tiny"), api=api.api)
+        models = SimpleNamespace(catalogue=SimpleNamespace(names={"tiny"}))
+        threads, reading = Threads(), SimpleNamespace(models=models, api=api.api)
         service: Any = SimpleNamespace(threads=threads, store=Store(store, threads), reading=reading)
         working = asyncio.create_task(work.BatchWork(service).run())
-        await asyncio.to_thread(claimed.wait)
+        assert await asyncio.to_thread(claimed.wait, DEADLINE_SECONDS)
         working.cancel()
         await asyncio.sleep(0)
         gate.set()
