@@ -14,6 +14,7 @@ from dataclasses import replace
 import structlog
 from starlette.requests import Request
 
+from api.callers.admission import Admission
 from api.callers.storage_quota import check_stored_bytes
 from api.requests.bodies.receiving import check_declared_length, content_encoding
 from api.requests.sender import Sender
@@ -62,7 +63,7 @@ class _Receiver:
         self._reader = reader
         self._upload: Upload | None = None
         self._earlier: EarlierUpload | None = None
-        self._admitted = False
+        self._admission: Admission | None = None  # of the model, once the first chunks are stored
         self._chunks: list[Chunk] = []
         self._tokens = 0
         self._staged_bytes = 0
@@ -115,12 +116,16 @@ class _Receiver:
         self._staged_at = time.monotonic()
         chunks, self._chunks, self._tokens = self._chunks, [], 0
         if self._upload is not None:
-            first, self._admitted = not self._admitted, self._admitted or bool(chunks)
+            first = self._admission is None
+            # The model may get another version meanwhile: the upload goes on for the version that it began with.
+            admission = self._admission or self._service.acceptance.doors.of(self._upload.submission).admission
+            self._admission = admission if chunks else self._admission
             self._staged_bytes += self._upload.submission.bytes_of(chunks)
             await self._service.threads.sql_of(
                 self._tenant,
                 _check_and_stage,
                 self._service,
+                admission,
                 self._upload,
                 chunks,
                 first=first,
@@ -155,11 +160,16 @@ def _begin_upload(service: Service, submission: Submission, key: str | None) -> 
 
 
 def _check_and_stage(
-    service: Service, upload: Upload, chunks: Sequence[Chunk], *, first: bool, staged_bytes: int
+    service: Service,
+    admission: Admission,
+    upload: Upload,
+    chunks: Sequence[Chunk],
+    *,
+    first: bool,
+    staged_bytes: int,
 ) -> None:
     """Stage chunks if there is room for them. staged_bytes: what the upload will take with them, once it is scored."""
     submission, quota = upload.submission, service.acceptance.storage_quota
-    admission = service.acceptance.doors.of(submission).admission
     if chunks:
         check_stored_bytes(staged_bytes, quota.most)
         if first:

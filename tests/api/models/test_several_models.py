@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 
 from api.models.catalogue import Found
 from api.models.loading import open_models
 from api.text_process.body_reader import LONG_BYTES
 from jobs.catalogue import put_models, retire_model
+from jobs.store.tables import chunks
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import create_tenant
 from settings.scoring import ScoringSettings
@@ -256,3 +258,34 @@ def test_without_a_model_in_the_environment_the_catalogue_is_served(
     environment, models = open_models(ScoringSettings(), lambda: Found(versions), 2**20)
     assert environment is None
     assert [entry.card.name for entry in models.catalogue.entries] == ["french", "tiny"]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_an_upload_goes_on_for_the_version_that_it_began_with(
+    model: TinyModel, french: TinyModel, tmp_path: Path, sqlite_url: str
+) -> None:
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, chunk_items=2) as (api, _):
+        listing = Listing(api)
+        try:
+            (first,) = listing.put(described("changing", french.directory))
+            body = {**BODY, "items": None, "model": "changing"}
+
+            def lines() -> Iterator[bytes]:
+                yield json.dumps(body).encode() + b"\n"
+                yield b'"item"\n' * 40
+                eventually(lambda: staged_chunks(listing) >= 2, "the first chunks are stored")
+                listing.put(described("changing", model.directory))
+                yield b'"item"\n' * 40
+
+            headers = {"Content-Type": "application/x-ndjson"}
+            uploaded = api.client.post("/v1/jobs", content=lines(), headers=headers)
+            assert uploaded.status_code == 202, uploaded.text
+            listing.work(first)
+            assert api.wait(uploaded.json()["id"])["progress"]["scored_items"] == 80
+        finally:
+            listing.close()
+
+
+def staged_chunks(listing: Listing) -> int:
+    with listing.database.read() as tx:
+        return int(tx.scalar(select(func.count()).select_from(chunks)) or 0)
