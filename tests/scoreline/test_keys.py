@@ -65,11 +65,16 @@ def test_a_key_is_printed_once_listed_without_its_secret_and_revoked(sqlite_url:
 def test_a_tenants_share_and_limits_are_set_one_by_one(sqlite_url: str) -> None:
     database = Database.open(StoreSettings(database_url=sqlite_url))
     first = scoreline(sqlite_url, "tenants", "create", "acme", "--weight", "3", "--max-waiting-tokens", "5000")
-    assert first.stdout.splitlines()[1].split() == ["acme", "3", "5000", "none", "none", "-"]
+    assert first.stdout.splitlines()[1].split() == ["acme", "3", "5000", "none", "none", "all", "-"]
     second = scoreline(
         sqlite_url, "tenants", "set", "acme", "--max-waiting-tokens", "none", "--requests-per-second", "7"
     )
     assert second.returncode == 0, second.stderr
+    assert find_tenant(database, "acme") == Tenant("acme", 3.0, None, 7, None)
+    third = scoreline(sqlite_url, "tenants", "set", "acme", "--models", "triage, rerank")
+    assert third.returncode == 0, third.stderr
+    assert find_tenant(database, "acme") == Tenant("acme", 3.0, None, 7, None, models=("triage", "rerank"))
+    assert scoreline(sqlite_url, "tenants", "set", "acme", "--models", "all").returncode == 0
     assert find_tenant(database, "acme") == Tenant("acme", 3.0, None, 7, None)
     names = [line.split()[0] for line in scoreline(sqlite_url, "tenants", "list").stdout.splitlines()]
     assert names == ["TENANT", "acme", "default"]
