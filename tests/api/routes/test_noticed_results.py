@@ -68,8 +68,9 @@ class HeldBell:
 
 
 @pytest.fixture
-def serving(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[Serving]:
+def serving(model: TinyModel, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
     """A server that learns of the end of jobs from notices alone, and sends no statement of its own accord."""
+    monkeypatch.setattr("api.models.loading.FOLLOWING_SECONDS", RARELY)
     rare: dict[str, Any] = dict.fromkeys(("waiter_poll_seconds", "sweep_seconds", "batch_poll_seconds"), RARELY)
     with running_api(model.directory, store_url, tmp_path, **rare) as (api, worker):
         assert worker is not None
