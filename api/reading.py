@@ -74,14 +74,12 @@ class ReadingContext:
     def of_model(self, name: object, tenant: Tenant) -> ReadingContext:
         """Return what reads a body that names a model: with that model, if it is another one than the default.
 
-        A name that no model has is left for :meth:`adapter_of`. Raises RequestError MODEL_NOT_FOUND if the tenant may
-        not use the model, or MODEL_UNAVAILABLE; and NotLoadedError.
+        A name that no model has may be that of an adapter of the default, which :meth:`adapter_of` decides. Raises
+        RequestError MODEL_NOT_FOUND if the tenant may not use the model, or MODEL_UNAVAILABLE; and NotLoadedError.
         """
-        entry = self.models.catalogue.find(name)
-        if entry is None:
-            return self
+        entry = self.models.catalogue.find(name) or self.models.catalogue.default
         if not tenant.may_use(entry.card.name):
-            raise model_not_found(name if isinstance(name, str) else entry.card.name)
+            raise model_not_found(name if isinstance(name, str) else DEFAULT_MODEL)
         if entry.card == self.model.card:
             return self
         return replace(self, scoring=entry.scoring, model=self.models.of(entry, on_loop=self.is_on_loop))

@@ -152,7 +152,8 @@ def _refuse_shared_names(listed: Sequence[ListedModel]) -> None:
 
 
 def _listed(row: Row[Any]) -> ListedModel:
-    fields = dict(row.card)
+    # A later version may have written more.
+    fields = {name: value for name, value in row.card.items() if name in ModelCard.__dataclass_fields__}
     if classes := fields.pop("classes"):
         fields["classes"] = Classes(tuple(classes["names"]), Activation(classes["activation"]))
     card = ModelCard(row.name, **fields, version=row.id)

@@ -265,11 +265,11 @@ def with_adapter(model: Mapping[str, Any], adapter: str | None, artefacts: Mappi
     return {**model, **named, "artefacts": served}
 
 
-def show_models(models: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the list of models for all clients. models: as :func:`with_adapter` returns them, the default first."""
+def show_models(models: Sequence[Mapping[str, Any]], default: str) -> dict[str, Any]:
+    """Return the list of models for all clients, as :func:`with_adapter` returns them. default: its name."""
     names = {name: one for one in models for name in (one["id"], *one["aliases"])}
-    if models:
-        names.setdefault(DEFAULT_MODEL, models[0])
+    if default in names:
+        names.setdefault(DEFAULT_MODEL, names[default])
     return {"object": "list", "data": models, "models": [_named(name, one) for name, one in names.items()]}
 
 

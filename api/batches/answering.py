@@ -40,7 +40,7 @@ class Needed:
 
     inputs: Mapping[int, bytes]  # the lines whose answers hold their documents
     provenances: Mapping[int, Shown]  # of lines that ask for them
-    tokenizers: Mapping[str, TextTokenizer]  # of completions, by the names of their models
+    tokenizers: Mapping[str, TextTokenizer]  # of completions, by the ids of their jobs
     receipt_keys: ReceiptKeys | None
     counts: ScoreCounts
 
@@ -91,10 +91,10 @@ def _answer(batch: BatchRecord, line: EndedLine, needed: Needed) -> tuple[str, b
     provenance = needed.provenances.get(line.number)
     scored = replace(ScoredJob.read(page), provenance=provenance, receipt_keys=needed.receipt_keys)
     if job.options.shape is Shape.COMPLETION:
-        if job.model not in needed.tokenizers:
-            message = f"there is no model {quote(job.model)} any more, by whose tokenizer tokens become texts"
-            raise RequestError(ErrorCode.MODEL_NOT_FOUND, message)
-        return job.id, encode_completion(scored, needed.tokenizers[job.model])
+        if job.id not in needed.tokenizers:
+            message = f"the tokenizer of {quote(job.model)}, by which tokens become texts, can't be loaded any more"
+            raise RequestError(ErrorCode.MODEL_UNAVAILABLE, message)
+        return job.id, encode_completion(scored, needed.tokenizers[job.id])
     if line.ranking is None:
         return job.id, encode_scoring(scored)
     documents = None

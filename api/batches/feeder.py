@@ -72,6 +72,8 @@ class Feeder:
         except RequestError as error:
             # Nothing is wrong with the lines: there is no room for them, or nobody to read or to score them.
             log.info("a batch waits", batch_id=batch.id, reason=error.message)
+            if error.code is ErrorCode.MODEL_UNAVAILABLE:
+                await self._service.store.in_turn(batch.tenant, say_why_it_waits, batch, error.message)
             return error.retry_after or PAUSE_SECONDS
         lines = [_new_line(batch, line, one, traceparent) for line, one in zip(block.lines, read, strict=False)]
         fitting = _fitting(lines, room)
@@ -167,7 +169,9 @@ class Feeder:
                     batch.tenant, read_lines, service.reading, body, principal, batch.endpoint, places
                 )
             )
-        return await service.bodies.process.read(batch.tenant, read_lines, body, principal, batch.endpoint, places)
+        return await service.bodies.loader.reading(
+            lambda: service.bodies.process.read(batch.tenant, read_lines, body, principal, batch.endpoint, places)
+        )
 
 
 def _principal(service: Service, tenant: str) -> Principal:

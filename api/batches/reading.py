@@ -73,13 +73,19 @@ def read_lines(
 ) -> list[ReadLine]:
     """Return the first lines, or all of them, as they were read. They have no content: it is in ``body``.
 
-    body: the contents of the lines, each with a line end.
+    body: the contents of the lines, each with a line end. Raises NotLoadedError or RequestError MODEL_UNAVAILABLE for
+    the model of the first line.
     """
     found: list[ReadLine] = []
     tokens = 0
     for line, content in zip(lines, body.split(b"\n"), strict=False):
         reading.stop_if_unwanted()
-        one = _read(reading, content, principal, endpoint, line)
+        try:
+            one = _read(reading, content, principal, endpoint, line)
+        except (NotLoadedError, RequestError):
+            if found:  # What is read is stored, and this line is the first of the next.
+                break
+            raise
         found.append(one)
         if one.submission is not None:
             tokens += sum(chunk.tokens for chunk in one.submission.chunks) + len(one.submission.prefix)

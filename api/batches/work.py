@@ -33,6 +33,7 @@ from jobs.file_batches.writing import (
     write_lines,
 )
 from jobs.files.reading import read_bytes
+from jobs.queue.inputs import work_keys
 from jobs.store.database import Database, StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Shape
@@ -217,7 +218,7 @@ class BatchWork:
         needed = Needed(
             await self._of(batch, _inputs_of, batch, lines),
             await self._of(batch, self._provenances_of, lines),
-            await self._tokenizers_of(lines),
+            await self._tokenizers_of(batch, lines),
             self._service.receipt_keys,
             self._service.results.counts,
         )
@@ -226,16 +227,23 @@ class BatchWork:
             self._service.metrics.count_lines(completed=written.completed, failed=written.failed)
         return may_be_more
 
-    async def _tokenizers_of(self, lines: Sequence[EndedLine]) -> dict[str, TextTokenizer]:
-        """Return the tokenizers by which the answers of completions become texts, by the names of their models."""
-        reading, found = self._service.reading, dict[str, TextTokenizer]()
+    async def _tokenizers_of(self, batch: BatchRecord, lines: Sequence[EndedLine]) -> dict[str, TextTokenizer]:
+        """Return the tokenizers by which the answers of completions become texts, by the ids of their jobs.
+
+        Those are missing whose model can't be loaded. Raises RequestError OVERLOADED.
+        """
         jobs = [line.result[0] for line in lines if line.result is not None]
-        for name in {job.model for job in jobs if job.options.shape is Shape.COMPLETION}:
-            entry = reading.models.catalogue.by_name.get(name)
-            if entry is not None:
-                with contextlib.suppress(RequestError):
-                    model = await self._service.bodies.loader.loaded(entry)
-                    found[name] = model.tokenizer
+        ids = [job.id for job in jobs if job.options.shape is Shape.COMPLETION]
+        found = dict[str, TextTokenizer]()
+        for job_id, key in (await self._of(batch, work_keys, ids) if ids else {}).items():
+            entry = self._service.reading.models.catalogue.by_key.get(key)
+            if entry is None:
+                continue
+            try:
+                found[job_id] = (await self._service.bodies.loader.loaded(entry)).tokenizer
+            except RequestError as error:
+                if error.code is not ErrorCode.MODEL_UNAVAILABLE:
+                    raise
         return found
 
     def _provenances_of(self, _: Database, lines: Sequence[EndedLine]) -> dict[int, Shown]:

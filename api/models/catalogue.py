@@ -37,8 +37,9 @@ class Found:
 
     @property
     def listed(self) -> list[ListedModel]:
-        """The versions that are not retired."""
-        return [model for model in self.versions if model.retired_at is None]
+        """The versions that are not retired, the model first that was added first."""
+        first = {model.name: model.version for model in reversed(self.versions)}
+        return sorted((one for one in self.versions if one.retired_at is None), key=lambda one: first[one.name])
 
     def served(self, model: ListedModel) -> ListedModel:
         """Return the version that requests for a model get: the one before, until workers have loaded the new one.
@@ -57,6 +58,7 @@ class Catalogue:
 
     default: Entry
     by_name: Mapping[str, Entry]  # by names and aliases
+    by_key: Mapping[str, Entry]  # by work keys, those of retired versions as well
     names: frozenset[str]  # those of retired models as well, without aliases
 
     @classmethod
@@ -64,17 +66,21 @@ class Catalogue:
         """Return the models of the catalogue, beside the one that the environment describes, if any.
 
         A model of the catalogue takes the place of one with the same name in the environment. The default is the one
-        that the catalogue says, or else that of the environment, or else the oldest. There must be one.
+        that the catalogue says, or else that of the environment or what took its place, or else the oldest. There must
+        be one. No alias takes the name of a model.
         """
-        own = [] if environment is None else [environment]
         listed = found.listed
         entries = [_entry(found.served(model), scoring) for model in listed]
-        by_name = {entry.card.name: entry for entry in own}
-        for entry in entries:
-            by_name |= dict.fromkeys((entry.card.name, *entry.aliases), entry)
+        of_names = {entry.card.name: entry for entry in entries}
+        if environment is not None:
+            of_names = {environment.card.name: environment} | of_names
+        of_aliases = {alias: entry for entry in entries for alias in entry.aliases}
         defaults = [entry for entry, model in zip(entries, listed, strict=True) if model.is_default]
-        names = frozenset(model.name for model in found.versions) | {entry.card.name for entry in own}
-        return cls((*defaults, *own, *entries)[0], by_name, names)
+        own = [] if environment is None else [of_names[environment.card.name]]
+        retired = [_entry(model, scoring) for model in found.versions if model.retired_at is not None]
+        by_key = {entry.card.work_key: entry for entry in (*retired, *of_names.values())}
+        names = frozenset(entry.card.name for entry in by_key.values())
+        return cls((*defaults, *own, *entries)[0], of_aliases | of_names, by_key, names)
 
     @property
     def entries(self) -> list[Entry]:

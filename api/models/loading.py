@@ -162,4 +162,7 @@ class ModelLoader:
         if self._environment is None and not found.listed:
             log.warning("the catalogue has no model any more; the last one is served until there is another")
             return
-        self._models.follow(Catalogue.of(self._environment, self._scoring, found))
+        # The model that the environment does not name serves as long as there is no other.
+        is_named = "model" in self._scoring.model_fields_set
+        environment = self._environment if is_named or not found.listed else None
+        self._models.follow(Catalogue.of(environment, self._scoring, found))

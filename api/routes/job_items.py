@@ -56,9 +56,8 @@ async def items(
 
 
 async def _model_with(service: Service, work_key: str) -> ServedModel | None:
-    """Return the model by whose tokenizer a job was accepted; None if it is served no more, or can't be loaded."""
-    entries = service.reading.models.catalogue.entries
-    entry = next((one for one in entries if one.card.work_key == work_key), None)
+    """Return the model by whose tokenizer a job was accepted; None if there is none, or it can't be loaded."""
+    entry = service.reading.models.catalogue.by_key.get(work_key)
     if entry is None:
         return None
     try:

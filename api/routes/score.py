@@ -127,9 +127,9 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
     await service.acceptance.doors.of(submission).admission.admit_call(submission, call.timeout)
     # With an Idempotency-Key its client may come back for it.
     departure = departure_of(request) if submission.idempotency is None else None
+    encode = await _encoder(service, call)  # before anything is stored: its model may have been changed just now
     accepted = await service.acceptance.acceptor.accept(submission, departure)
     headers = REPLAYED if accepted.replayed else {}
-    encode = await _encoder(service, call)
     read: _Read | None = None
     if submission.total_items == 0 or accepted.replayed:
         read = await service.threads.sql_of(submission.tenant, _result_if_ended, service, call, accepted.job_id)

@@ -13,7 +13,7 @@ from sqlalchemy import Row, and_, bindparam, select
 from jobs.store.codec import unpack_ids, unpack_options
 from jobs.store.database import Database, Transaction
 from jobs.store.lists import is_one_of
-from jobs.store.tables import chunk_inputs, chunks, prefixes
+from jobs.store.tables import chunk_inputs, chunks, jobs, prefixes
 from jobs.tenancy.ownership import find_job
 from scoring.layout import Continuations, Rows, TokenIds
 from scoring.options import Scoring
@@ -45,6 +45,19 @@ _ROWS = (
     .where(and_(chunks.c.job_id == bindparam("of_job"), is_one_of(chunks.c.first_item, "of_first_items")))
 )
 _PREFIX = select(*prefixes.c["tokens", "tokenizer_fingerprint"]).where(prefixes.c.id == bindparam("of_prefix"))
+
+
+def work_keys(db: Database, job_ids: Sequence[str]) -> dict[str, str]:
+    """Return the work keys of jobs by their ids, whichever tenants own them. Removed jobs are left out."""
+    with db.read() as tx:
+        return {row.id: row.tokenizer_fingerprint for row in tx.execute(_WORK_KEYS, {"of_jobs": job_ids})}
+
+
+_WORK_KEYS = (
+    select(jobs.c.id, prefixes.c.tokenizer_fingerprint)
+    .join(prefixes, prefixes.c.id == jobs.c.prefix_id)
+    .where(is_one_of(jobs.c.id, "of_jobs"))
+)
 
 
 def read_inputs(db: Database, tenant: str, job_id: str, indices: Sequence[int]) -> JobInputs:

@@ -32,7 +32,8 @@ async def list_models(service: ServiceOf, principal: WithReadScope) -> Response:
     entries = [one for one in service.reading.models.catalogue.entries if principal.policy.may_use(one.card.name)]
 
     def listed() -> dict[str, Any]:
-        return show_models([shown for entry in entries for shown in _with_adapters(service, entry)])
+        shown = [one for entry in entries for one in _with_adapters(service, entry)]
+        return show_models(shown, service.reading.models.catalogue.default.card.name)
 
     return json_response(await service.threads.sql_of(principal.tenant, listed))
 

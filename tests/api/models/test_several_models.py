@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
 
-from api.models.catalogue import Found
-from api.models.loading import open_models
+from api.models.catalogue import Catalogue, Found
+from api.models.loading import ModelLoader, open_models
 from api.text_process.body_reader import LONG_BYTES
-from jobs.catalogue import put_models, retire_model
+from jobs.catalogue import ListedModel, put_models, retire_model
 from jobs.store.tables import chunks
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import create_tenant
@@ -289,3 +290,109 @@ def test_an_upload_goes_on_for_the_version_that_it_began_with(
 def staged_chunks(listing: Listing) -> int:
     with listing.database.read() as tx:
         return int(tx.scalar(select(func.count()).select_from(chunks)) or 0)
+
+
+def test_the_name_of_an_adapter_means_the_default_of_now_and_who_may_use_it(
+    listing: Listing, model: TinyModel, french: TinyModel, tmp_path: Path
+) -> None:
+    adapter = tmp_path / "adapters" / "spam"
+    adapter.mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (adapter / name).write_text("{}")
+    folder = str(adapter.parent)
+    listing.put(described("small", model.directory, is_default=True, adapter_folder=folder))
+    listing.put(described("french", french.directory))
+    create_tenant(listing.database, "acme", models=["french"])
+    key = create_key(listing.database, "acme", "of the test", [Scope.SCORE, Scope.READ])[0]
+    client = listing.api.client_with(key)
+    names: list[str | None] = ["spam", "small:spam", "default", None, "nobody"]
+    for name in names:
+        refused = client.post("/v1/jobs", json={**BODY, "model": name})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found"), name
+        assert "small" not in refused.json()["error"]["message"] or name == "small:spam"
+    for name in names[:2]:
+        assert listing.api.submit(**BODY, model=name)["model"] == "small:spam"
+    assert [one["name"] for one in client.get("/v1/models").json()["models"]] == ["french"]
+
+
+def test_a_model_that_moves_into_the_catalogue_stays_the_default(listing: Listing, model: TinyModel) -> None:
+    (listed,) = listing.put(described("tiny", model.directory))
+    listing.work(listed)
+    assert listing.api.score(**BODY)["usage"]["prompt_tokens"] == tokens_of(model)
+    assert listing.served("default")["version"] == listed.version
+
+
+def test_no_alias_takes_the_name_of_the_model_of_the_environment(
+    listing: Listing, model: TinyModel, french: TinyModel
+) -> None:
+    listing.put(described("french", french.directory, aliases=["tiny"]))
+    assert listing.api.score(**BODY, model="tiny")["usage"]["prompt_tokens"] == tokens_of(model)
+
+
+def test_a_change_does_not_make_another_model_the_default(model: TinyModel, french: TinyModel) -> None:
+    def version(number: int, name: str, retired_at: float | None = None) -> ListedModel:
+        new = described(name, model.directory)
+        card = replace(new.card, version=number)
+        return ListedModel(number, name, new.settings, (), False, card, 0.0, retired_at)
+
+    versions = [version(1, "a", 5.0), version(2, "b"), version(3, "a")]
+    catalogue = Catalogue.of(None, ScoringSettings(), Found(versions))
+    assert catalogue.default.card.name == "a"
+    assert set(catalogue.by_key) == {one.card.work_key for one in versions}
+
+
+def test_the_demonstration_serves_only_while_there_is_nothing_else(model: TinyModel, french: TinyModel) -> None:
+    """A process without SCORELINE_MODEL may start before the catalogue has anything."""
+    scoring = ScoringSettings.model_construct(**ScoringSettings(model=str(model.directory)).model_dump())
+    scoring.model_fields_set.discard("model")
+    environment, models = open_models(scoring, Found, 2**20)
+    assert environment is not None
+    new = described("french", french.directory)
+    listed = ListedModel(1, "french", new.settings, (), False, replace(new.card, version=1), 0.0, None)
+    loader = ModelLoader(models, environment, scoring, Found)
+    loader._take(Found([listed]))
+    assert [entry.card.name for entry in models.catalogue.entries] == ["french"]
+
+
+def test_completions_of_a_batch_are_written_by_the_tokenizer_of_their_job(
+    listing: Listing, model: TinyModel, french: TinyModel
+) -> None:
+    """The model has got another version, with another tokenizer, before the line is scored."""
+    api = listing.api
+    (first,) = listing.put(described("changing", french.directory))
+    body = {"model": "changing", "prompt": "La capitale", "max_tokens": 0, "echo": True, "logprobs": 1}
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": body}
+    content = json.dumps(line).encode()
+    file = api.client.post("/v1/files", files={"file": ("l.jsonl", content)}, data={"purpose": "batch"}).json()
+    wanted = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch = api.client.post("/v1/batches", json=wanted).json()
+    eventually(lambda: staged_chunks(listing) == 1, "the line is a job")
+    listing.put(described("changing", model.directory))
+    listing.work(first)
+    eventually(lambda: api.client.get(f"/v1/batches/{batch['id']}").json()["status"] == "completed", "it ends")
+    ended = api.client.get(f"/v1/batches/{batch['id']}").json()
+    output = json.loads(api.client.get(f"/v1/files/{ended['output_file_id']}/content").text)
+    tokens = output["response"]["body"]["choices"][0]["logprobs"]["tokens"]
+    assert tokens == [french.decode([one]) for one in french.encode("La capitale")]
+
+
+def test_a_line_of_a_model_that_is_not_there_holds_up_no_line_before_it(listing: Listing, french: TinyModel) -> None:
+    api = listing.api
+    listing.put(described("french", french.directory))
+    (french.directory / "tokenizer.json").unlink()
+    names = [None, None, "french", None]
+    lines = [
+        {"custom_id": str(n), "method": "POST", "url": "/v1/score", "body": {**BODY, "model": name}}
+        for n, name in enumerate(names)
+    ]
+    content = "\n".join(map(json.dumps, lines)).encode()
+    file = api.client.post("/v1/files", files={"file": ("l.jsonl", content)}, data={"purpose": "batch"}).json()
+    wanted = {"input_file_id": file["id"], "endpoint": "/v1/score", "completion_window": "24h"}
+    batch = api.client.post("/v1/batches", json=wanted).json()
+
+    def seen() -> Json:
+        found: Json = api.client.get(f"/v1/batches/{batch['id']}").json()
+        return found
+
+    eventually(lambda: seen()["request_counts"]["completed"] == 2, "the lines before it are written")
+    eventually(lambda: "can't be loaded" in json.dumps(seen()), "the batch says why it waits")
