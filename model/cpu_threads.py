@@ -19,7 +19,7 @@ them takes as long as they win (docs/log.md has the measurement).
 """
 
 
-def choose_cpu_threads(wanted: int | None, config: DecoderConfig, environment: MutableMapping[str, str]) -> None:
+def choose_cpu_threads(wanted: int | None, config: DecoderConfig | None, environment: MutableMapping[str, str]) -> None:
     """Have a CPU compute with ``wanted`` threads. None: with one for a small model, otherwise with one a processor.
 
     The bits of a small model's scores do not depend on the number (``tests/model/test_cpu_threads.py``). environment:
@@ -27,5 +27,5 @@ def choose_cpu_threads(wanted: int | None, config: DecoderConfig, environment: M
     """
     if wanted is not None:
         environment[_VARIABLE] = str(wanted)
-    elif config.width * config.mlp_width <= SMALL_KERNEL:
+    elif config is not None and config.width * config.mlp_width <= SMALL_KERNEL:
         environment.setdefault(_VARIABLE, "1")

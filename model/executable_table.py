@@ -25,8 +25,8 @@ takes about 45 (measured) of the 65,530 memory maps that Linux grants a process 
 process when there are no more.
 """
 
-MAX_SHAPES = 4
-"""Shapes of models of which a shelf keeps the programs, at most."""
+MAX_SHELVED = 768
+"""Programs of a shelf, of all shapes together, from which on those of other shapes are dropped. See MAX_PROGRAMS."""
 
 D = TypeVar("D")
 
@@ -67,7 +67,7 @@ class ProgramShelf:
         """Return the programs of a shape, which is all that programs are compiled for."""
         found = self._kept.setdefault(shape, {})
         self._kept.move_to_end(shape)
-        if len(self._kept) > MAX_SHAPES:
+        while len(self._kept) > 1 and sum(map(len, self._kept.values())) > MAX_SHELVED:
             self._kept.popitem(last=False)
         return found
 

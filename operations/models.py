@@ -17,6 +17,7 @@ from jobs.store.database import Database
 from operations.command import Arguments, run_on_store
 from operations.table import format_time, print_json, print_table
 from scoring.served_model import ServedModel
+from scoring.templates.template import SUFFIX
 from scoring.templates.wording import TemplateError
 from settings.catalogue import settings_of_model
 from settings.errors.endings import Ending, in_one_line
@@ -25,6 +26,9 @@ from settings.scoring import ScoringSettings
 COLUMNS = ("NAME", "VERSION", "MODEL", "REVISION", "CONTEXT", "ALIASES", "DEFAULT", "ADDED", "RETIRED")
 OPTIONS = ("model", "model_revision", "template", "context_length", "adapter_folder")
 """The settings of a model that have an option. A file may give all of :data:`settings.catalogue.SETTABLE`."""
+
+PATHS = ("model", "template", "adapters", "adapter_folder", "calibrations")
+"""The settings that may be paths."""
 
 
 def _run(database: Database, given: argparse.Namespace) -> int:
@@ -90,8 +94,9 @@ def _new(name: str, fields: Mapping[str, Any]) -> NewModel:
     if not isinstance(is_default, bool):
         raise ValueError(f"{name}: default must be true or false")
     scoring = settings_of_model(ScoringSettings(), name, given)
-    if (folder := Path(scoring.model).expanduser()).is_dir():
-        given["model"] = str(folder.resolve())  # API and workers may run elsewhere
+    for field, value in given.items():
+        if field in PATHS and _is_path(field, str(value)):
+            given[field] = str(Path(value).expanduser().resolve())  # API and workers may run elsewhere
     try:
         checkpoint = find_checkpoint(scoring.model, scoring.model_revision, Contents.DESCRIPTION)
         served = ServedModel.load(
@@ -106,6 +111,11 @@ def _new(name: str, fields: Mapping[str, Any]) -> NewModel:
     if checkpoint.commit is not None:
         given["model_revision"] = checkpoint.commit  # the branch may move on, and all processes serve one revision
     return NewModel(name, given, tuple(aliases), is_default, replace(served.card, version=None))
+
+
+def _is_path(field: str, value: str) -> bool:
+    """Return whether a value is the path of something that is there. A template may be called like a file beside it."""
+    return Path(value).expanduser().exists() and (field != "template" or "/" in value or value.endswith(SUFFIX))
 
 
 def _row(model: ListedModel) -> list[str]:

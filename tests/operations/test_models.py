@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import select, update
 
 from jobs.catalogue import list_models
 from jobs.store.database import Database
+from jobs.store.tables import models as table
 from jobs.tenancy.changes import list_changes
 from operations import models
 from settings.errors.mistakes import SettingError
@@ -137,3 +139,21 @@ def test_a_file_with_a_mistake_changes_nothing(
     with pytest.raises((ValueError, SettingError), match=re.escape(says)):
         changed(sqlite_store, "apply", str(file))
     assert [one.name for one in list_models(sqlite_store)] == ["there"]
+
+
+def test_paths_are_stored_whole(
+    sqlite_store: Database, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """API and workers may run in other folders than the command."""
+    monkeypatch.chdir(folder.parent)
+    (folder.parent / "adapters").mkdir()
+    (added,) = changed(sqlite_store, "add", "--model", folder.name, "--adapter-folder", "adapters", "x")
+    assert added["settings"] == {"model": str(folder), "adapter_folder": str(folder.parent / "adapters")}
+
+
+def test_what_a_later_version_has_stored_is_read(sqlite_store: Database, folder: Path) -> None:
+    changed(sqlite_store, "add", "--model", str(folder), "x")
+    with sqlite_store.write() as tx:
+        card = tx.scalar(select(table.c.card))
+        tx.execute(update(table).values(card=card | {"pictures": 3}))
+    assert [one.name for one in list_models(sqlite_store)] == ["x"]

@@ -103,9 +103,11 @@ def _serve_several(
     tracer: Tracer | None,
 ) -> int:
     """Serve models of the catalogue. Raises DeviceError."""
+    from model.cpu_threads import choose_cpu_threads
     from workers.engine_loop.supply import Device, Supply
 
-    # With whichever models the catalogue has now or later, one thread a processor is right, unless all are small.
+    # Which models there will be is not known, so a number of threads is chosen only if the settings name one.
+    choose_cpu_threads(engine_settings.cpu_threads, None, os.environ)
     platform, numbers, _held = _take_devices(engine_settings)
     device = Device(platform, numbers, engine_settings, settings.worker.claim_seconds)
     names = settings.worker.worker_models

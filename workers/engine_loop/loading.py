@@ -46,11 +46,6 @@ class Described:
     config: DecoderConfig
     card: ModelCard
 
-    @property
-    def stored_bytes(self) -> int:
-        """The bytes of its weights on disk."""
-        return sum(path.stat().st_size for path in self.checkpoint.directory.glob("*.safetensors"))
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:

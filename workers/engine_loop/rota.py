@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -42,8 +43,9 @@ URGENT_LOADINGS = 1.0
 FOLLOWING_SECONDS = 1.0
 """How often the worker asks the database which models it is to serve, and which of them have work."""
 
-REFUSED_SECONDS = 30.0
-"""After a model could not be loaded, how long it takes until that is tried again."""
+REFUSED_SECONDS, MOST_REFUSED_SECONDS = 30.0, 3_600.0
+"""After a model could not be loaded, how long it takes until that is tried again: twice as long each time, because each
+trial may cost other models their place."""
 
 log = structlog.stdlib.get_logger("worker")
 
@@ -118,7 +120,10 @@ class Seat:
     load_seconds: float = 0.0  # that its last loading took
     loaded_at: float = 0.0  # on the monotonic clock
     is_busy: bool = False  # whether its last claim found work, or none was tried since it was loaded
+    fingerprint: str = ""  # of the weights that it was first loaded with
+    expecting: Future[int] | None = None  # about how much it will take, while its files are looked for
     refused_until: float = 0.0  # on the monotonic clock
+    refused: int = 0  # times, one after another
     superseded_at: float = 0.0  # when it was last to be served, on the monotonic clock
 
     @property
@@ -151,6 +156,8 @@ class Rota:
         self._woken = threading.Event()
         self._garbage = GarbageCollector()
         self._followed_at = -math.inf
+        # What is fetched from a hub must keep no model from scoring.
+        self._looking = ThreadPoolExecutor(1, "looking for models")
         self._now = 0.0  # the share of the model that scored last, below which no other begins
 
     def wake(self) -> None:
@@ -175,7 +182,7 @@ class Rota:
         return counts
 
     def run(self) -> None:
-        """Score until stopped. Raises EngineBrokenError, KnownAnswerError."""
+        """Score until stopped. Raises EngineBrokenError."""
         try:
             while not self.stopping.is_set():
                 self._woken.clear()
@@ -188,6 +195,7 @@ class Rota:
         except _StoppedError:
             log.info("stopped while loading a model")
         finally:
+            self._looking.shutdown(wait=False, cancel_futures=True)
             for seat in self._seats.values():
                 self._leave(seat)
 
@@ -240,28 +248,44 @@ class Rota:
         """Load a model that has work, or that was never loaded, if it is its turn. Return whether one was loaded."""
         now = self.clock()
         absent = [seat for seat in self._seats.values() if seat.loaded is None and now >= seat.refused_until]
-        wanting = [seat for seat in absent if seat.loop is None or self._waits(seat)]
+        wanting = [seat for seat in absent if self._is_known(seat) and (seat.loop is None or self._waits(seat))]
+        free = self.parts.budget_bytes - sum(one.nbytes for one in self._loaded())
+        somebody_waits = False
         for seat in sorted(wanting, key=lambda seat: seat.used_seconds):
-            try:
-                room = self._room_for(seat)
-            except (CheckpointError, SettingError) as error:
-                self._refuse(seat, error)
+            # Who needs less must not take the places, one after another, that a larger model waits for.
+            room = [] if seat.nbytes <= free else None if somebody_waits else self._room_for(seat, free)
+            if room is None:
+                somebody_waits = True
                 continue
-            if room is not None:
-                for other in room:
-                    self._unload(other)
-                self._load(seat)
-                return True
+            for other in room:
+                self._unload(other)
+            self._load(seat)
+            return True
         return False
 
-    def _room_for(self, seat: Seat) -> Sequence[Seat] | None:
-        """Return the models to whose place a model may be loaded; None if it is not its turn yet."""
-        needed = seat.nbytes or seat.wanted.expected_bytes()
-        free = self.parts.budget_bytes - sum(one.nbytes for one in self._loaded())
+    def _is_known(self, seat: Seat) -> bool:
+        """Return whether it is known how much a model takes. Otherwise its files are looked for."""
+        if seat.nbytes:
+            return True
+        if seat.expecting is None:
+            seat.expecting = self._looking.submit(seat.wanted.expected_bytes)
+            seat.expecting.add_done_callback(lambda _: self._woken.set())
+        if not seat.expecting.done():
+            return False
+        looked, seat.expecting = seat.expecting, None
+        try:
+            seat.nbytes = looked.result()
+        except (CheckpointError, SettingError) as error:
+            self._refuse(seat, error)
+            return False
+        return True
+
+    def _room_for(self, seat: Seat, free: int) -> list[Seat] | None:
+        """Return the models to whose place a model may be loaded; None if it is not its turn yet. free: bytes."""
         # Those that have nothing to do make room first, and then the one that has had the most.
         candidates = sorted(self._loaded(), key=lambda one: (one.is_busy, -one.used_seconds))
         room: list[Seat] = []
-        while needed > free and candidates:
+        while seat.nbytes > free and candidates:
             other = candidates.pop(0)
             if other.is_busy and self._waits(other) and not self._turn_is_over(other, seat):
                 return None
@@ -272,7 +296,8 @@ class Rota:
     def _turn_is_over(self, seat: Seat, other: Seat) -> bool:
         is_urgent = other.loop is not None and self._waits(other, interactive_only=True)
         loadings = URGENT_LOADINGS if is_urgent else TURN_LOADINGS
-        turn = min(MOST_TURN_SECONDS, loadings * max(seat.load_seconds, other.load_seconds))
+        loading = max(seat.load_seconds, other.load_seconds)
+        turn = max(loading, min(MOST_TURN_SECONDS, loadings * loading))
         return self.clock() - seat.loaded_at >= turn
 
     def _load(self, seat: Seat) -> None:
@@ -282,7 +307,12 @@ class Rota:
         except (CheckpointError, SettingError) as error:
             self._refuse(seat, error)
             return
+        if seat.fingerprint not in ("", loaded.worker.weights_fingerprint):
+            reason = "its weights are not those that it was first loaded with: change it in the catalogue, too"
+            self._refuse(seat, CheckpointError(reason))
+            return
         self.loadings += 1
+        seat.fingerprint, seat.refused = loaded.worker.weights_fingerprint, 0
         seat.loaded, seat.nbytes = loaded, loaded.nbytes
         seat.loaded_at = self.clock()
         seat.load_seconds = seat.loaded_at - started
@@ -293,6 +323,7 @@ class Rota:
         else:
             seat.loop.engine = loaded.engine
         seat.used_seconds = max(seat.used_seconds, self._now)
+        self._unload_what_is_too_much(seat)
         freeze()
         log.info(
             "ready",
@@ -321,9 +352,15 @@ class Rota:
         """Return the loops of the other loaded models."""
         return [one.loop for one in self._loaded() if one is not seat and one.loop is not None]
 
+    def _unload_what_is_too_much(self, loaded: Seat) -> None:
+        """Keep to the memory, if a model takes more than was expected."""
+        for other in sorted(self._loaded(), key=lambda one: (one.is_busy, -one.used_seconds)):
+            if other is not loaded and sum(one.nbytes for one in self._loaded()) > self.parts.budget_bytes:
+                self._unload(other)
+
     def _unload(self, seat: Seat) -> None:
         log.info("a model makes room", model=seat.key[0], version=seat.key[1])
-        seat.loaded = None
+        seat.loaded, seat.is_busy = None, False
         if seat.loop is not None:
             seat.loop.engine = None
         # What was frozen is never collected, and the arrays of an engine may be part of a circle.
@@ -340,7 +377,8 @@ class Rota:
             seat.heartbeat.__exit__()
 
     def _refuse(self, seat: Seat, error: Exception) -> None:
-        seat.refused_until = self.clock() + REFUSED_SECONDS
+        seat.refused_until = self.clock() + min(MOST_REFUSED_SECONDS, REFUSED_SECONDS * 2**seat.refused)
+        seat.refused += 1
         log.error("a model can't be loaded", model=seat.key[0], version=seat.key[1], reason=in_one_line(error))
 
     def _loaded(self) -> list[Seat]:

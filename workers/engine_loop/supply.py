@@ -7,19 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import jax.numpy as jnp
+import structlog
+
 from checkpoints.card import ModelCard
 from checkpoints.files import CheckpointError
 from jobs.catalogue import ListedModel, list_models
 from jobs.queue.read import has_waiting
 from jobs.store.database import Database
+from model.checks.known_answer import KnownAnswerError
+from model.chips.shares import Shares
 from model.executable_table import ProgramShelf
 from model.platforms import Platform
-from model.prefixes.pool import HOST_BUDGET, PROGRAM_BYTES
+from model.prefixes.pool import HOST_BUDGET, PROGRAM_BYTES, bytes_of_block
 from settings.catalogue import settings_of_model
 from settings.engine import EngineSettings
 from settings.errors.endings import in_one_line
 from settings.scoring import ScoringSettings
 from workers.engine_loop.loading import Described, LoadedModel, describe, load
+
+WEIGHTS_MARGIN = 1.02
+"""What is read of a checkpoint may be a little more than the parameters that its configuration tells."""
+
+log = structlog.stdlib.get_logger("worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +82,24 @@ class CatalogueModel:
         return found
 
     def expected_bytes(self) -> int:
-        """Return about how much memory it takes. Raises CheckpointError, SettingError."""
-        return self.described.stored_bytes + self.device.prefix_bytes
+        """Return about how much memory it takes. Raises CheckpointError, SettingError.
+
+        On a device, the pool of prefixes has to hold a sequence of full length.
+        """
+        described, platform, settings = self.described, self.device.platform, self.device.settings
+        chips, dtype = platform.chips, jnp.dtype(platform.serving_dtype(settings.dtype))
+        config = described.config if chips is None else Shares.of(described.config, chips.count).own
+        weights = dtype.itemsize * described.config.parameters // (1 if chips is None else chips.count)
+        if platform.memory is None:
+            return weights + self.device.prefix_bytes
+        block_tokens = platform.block_tokens(platform.step_tokens(settings.step_tokens))
+        head_dim = platform.pool_head_dim(dtype, config.head_dim, has_windows=config.window is not None)
+        of_block = bytes_of_block(config, dtype.itemsize, block_tokens, head_dim)
+        longest = -(-self.card.context_length // block_tokens) * of_block
+        return int(WEIGHTS_MARGIN * weights) + max(self.device.prefix_bytes, longest)
 
     def load(self, taken_bytes: int, check: Callable[[], None]) -> LoadedModel:
-        """See Wanted. Raises KnownAnswerError, too."""
+        """See Wanted. A model that is computed wrongly is refused, like one that does not fit."""
         device = self.device
         platform = device.platform
         if platform.memory is not None:
@@ -85,6 +108,8 @@ class CatalogueModel:
         settings = device.settings.model_copy(update={"prefix_cache_bytes": device.prefix_bytes})
         try:
             return load(self.described, settings, platform, device.claim_seconds, device.numbers, device.shelf, check)
+        except KnownAnswerError as error:
+            raise CheckpointError(in_one_line(error)) from error
         except Exception as error:
             if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -100,6 +125,7 @@ class Supply:
     environment: ScoringSettings
     device: Device
     known: dict[int, CatalogueModel]  # by version, so that the files of each are read once
+    unknown: set[str] = field(default_factory=set)  # names that no model has, as far as the log says
 
     def read(self) -> list[CatalogueModel]:
         """Return the versions that requests may name, and those before them for which accepted work waits.
@@ -107,6 +133,9 @@ class Supply:
         Raises StorageUnavailable.
         """
         versions = [one for one in list_models(self.database, retired=True) if one.name in self.names]
+        for name in set(self.names) - {one.name for one in versions} - self.unknown:
+            self.unknown.add(name)
+            log.warning("the catalogue has no model of this name; an alias is none", model=name)
         return [
             self.known.setdefault(one.version, CatalogueModel(one, self.environment, self.device))
             for one in versions

@@ -22,7 +22,7 @@ from tests.workers.conftest import CARD, EAGER, RecordingBell, Store
 from tests.workers.engines import MadeUpEngine
 from workers.engine_loop.heartbeat import new_worker_id
 from workers.engine_loop.loop import LoopTiming, ScoringLoop
-from workers.engine_loop.rota import GRACE_SECONDS, REFUSED_SECONDS, Loaded, Rota, RotaParts
+from workers.engine_loop.rota import GRACE_SECONDS, MOST_REFUSED_SECONDS, REFUSED_SECONDS, Loaded, Rota, RotaParts
 from workers.engine_loop.watchdog import Watchdog
 
 LOAD_SECONDS = 2.0
@@ -61,11 +61,13 @@ class MadeUpModel:
     nbytes: int = 10
     engine: MadeUpEngine = field(default_factory=MadeUpEngine)
     fault: str | None = None
+    weights: str = "weights"
+    expected: int = 0  # what it is expected to take, if that is not what it takes
     loaded: int = 0  # times
     is_slow: bool = False  # whether its loading does not end, unless the worker is told to stop
 
     def expected_bytes(self) -> int:
-        return self.nbytes
+        return self.expected or self.nbytes
 
     def load(self, taken_bytes: int, check: Callable[[], None]) -> Loaded:
         while self.is_slow:
@@ -75,7 +77,7 @@ class MadeUpModel:
             raise CheckpointError(self.fault)
         self.loaded += 1
         self.clock.now += LOAD_SECONDS
-        record = WorkerRecord(new_worker_id(), self.card, "weights", "none", "float32")
+        record = WorkerRecord(new_worker_id(), self.card, self.weights, "none", "float32")
         return MadeUpLoaded(self.engine, record, self.nbytes)
 
 
@@ -201,15 +203,34 @@ def test_a_backlog_of_both_does_not_keep_the_worker_loading(scene: Scene) -> Non
 
 
 def test_a_caller_of_the_other_model_waits_for_one_loading(scene: Scene) -> None:
+    """And not for the whole turn of a model with much work."""
     one, two = scene.model("one"), scene.model("two")
-    bulk = [scene.store.submit(model="one", token=n, prefix=(n, 3), chunks=20) for n in range(30)]
-    scene.start(budget_bytes=15)
-    wait_until(lambda: one.loaded > 0 and two.loaded > 0, "both were loaded")
-    call = scene.store.submit(model="two", priority=Priority.INTERACTIVE)
-    scene.pass_time(LOAD_SECONDS)
-    scene.store.wait_for(call)
-    for job in bulk:
-        scene.store.wait_for(job)
+    left: list[int] = []
+
+    class Busy(MadeUpEngine):
+        """Each claim takes a second, until a call has come and for a while after it."""
+
+        def score(
+            self,
+            groups: Sequence[GroupWork],
+            on_step: Callable[[], None],
+            on_phase: Callable[[str, float], None] | None = None,
+        ) -> Iterator[ScoredChunk]:
+            scene.clock.now += 1.0
+            if len(self.batches) == 3:
+                calls.append(scene.store.submit(model="two", priority=Priority.INTERACTIVE))
+            return super().score(groups, on_step, on_phase)
+
+    def answered() -> None:
+        left.append(sum(scene.store.scored_items(job) == 0 for job in bulk))
+
+    calls: list[str] = []
+    one.engine, two.engine.before = Busy(), {0: answered}
+    bulk = [scene.store.submit(model="one", token=n, prefix=(n, 3), chunks=10) for n in range(40)]
+    scene.start(budget_bytes=15, timing=LoopTiming(claim_seconds=0.0001, poll_seconds=0.05))
+    wait_until(lambda: calls, "the call was sent")
+    scene.store.wait_for(calls[0])
+    assert left[0] > 20, "most of the other model's work was still to be done"
 
 
 def test_a_call_of_one_model_is_scored_between_the_steps_of_another(scene: Scene) -> None:
@@ -244,7 +265,7 @@ def test_a_version_serves_until_the_next_one_is_loaded(scene: Scene) -> None:
     scene.pass_time(10 * GRACE_SECONDS)
     assert scene.live() == {("one", 1)}, "nobody could score what is asked of it"
     second.fault = None
-    scene.pass_time(REFUSED_SECONDS)
+    scene.pass_time(MOST_REFUSED_SECONDS)
     wait_until(lambda: ("one", 2) in scene.live(), "it is loaded")
     scene.pass_time(GRACE_SECONDS)
     scene.pass_time(GRACE_SECONDS)
@@ -286,3 +307,40 @@ def test_a_worker_that_loads_stops_at_once(scene: Scene) -> None:
     wait_until(lambda: scene.live() == {("one", None)}, "the first is loaded")
     scene.stop()
     assert scene.live() == set()
+
+
+def test_a_model_that_always_fails_costs_the_others_few_places(scene: Scene) -> None:
+    """It could be loaded only to the place of another, so each trial costs that one a loading."""
+    right = scene.model("right")
+    broken = scene.model("broken", fault="its tensors do not fit")
+    scene.start(budget_bytes=15)
+    for _ in range(100):
+        scene.pass_time(60.0)
+        scene.store.wait_for(scene.store.submit(model="right"))
+    assert broken.loaded == 0
+    assert right.loaded <= 12
+
+
+def test_other_weights_under_the_same_version_are_refused(scene: Scene) -> None:
+    one, two = scene.model("one"), scene.model("two")
+    scene.start(budget_bytes=15)
+    wait_until(lambda: len(scene.live()) == 2, "both were loaded")
+    one.weights = "others"
+    scene.store.wait_for(scene.store.submit(model="two"))
+    job = scene.store.submit(model="one")
+    wait_until(lambda: one.loaded == 2, "its loading is tried")
+    scene.store.wait_for(scene.store.submit(model="two"))
+    assert scene.store.scored_items(job) == 0
+    one.weights = "weights"
+    scene.pass_time(MOST_REFUSED_SECONDS)
+    scene.store.wait_for(job)
+    assert two.loaded >= 2
+
+
+def test_models_keep_to_the_memory_if_one_takes_more_than_expected(scene: Scene) -> None:
+    scene.model("one")
+    scene.model("two", nbytes=15, expected=5)
+    rota = scene.start(budget_bytes=20)
+    for name in ("one", "two", "one", "two"):
+        scene.store.wait_for(scene.store.submit(model=name))
+        assert sum(seat.nbytes for seat in rota._loaded()) <= 20
