@@ -294,7 +294,7 @@ class Rota:
         return room
 
     def _turn_is_over(self, seat: Seat, other: Seat) -> bool:
-        is_urgent = other.loop is not None and self._waits(other, interactive_only=True)
+        is_urgent = self._waits(other, interactive_only=True)
         loadings = URGENT_LOADINGS if is_urgent else TURN_LOADINGS
         loading = max(seat.load_seconds, other.load_seconds)
         turn = max(loading, min(MOST_TURN_SECONDS, loadings * loading))
