@@ -15,6 +15,7 @@ from jobs.files.removal import remove_files
 from jobs.files.tables import creation_keys, files
 from jobs.queue.ending import remove_at_once
 from jobs.queue.removal import JOBS_PER_STEP, remove_jobs, remove_prefixes
+from jobs.queue.reuse import forget_tenant
 from jobs.store.database import Database
 from jobs.store.tables import api_keys, flows, jobs, tenants
 from jobs.tenancy.changes import Action, record_change
@@ -109,6 +110,7 @@ def _remove_work(db: Database, tenant: str) -> None:
         pass
     while remove_prefixes(db):
         pass
+    forget_tenant(db, tenant)
 
 
 def _first_batch(db: Database, tenant: str) -> str | None:

@@ -9,7 +9,7 @@ may merge with the beginning of an item into one token (docs/tokenization.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -180,80 +180,6 @@ class Continuations:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cuts:
-    """Rows with their continuations, and where the tokens of each begin, so that they can be cut often."""
-
-    rows: Rows
-    continuations: Continuations | None
-    # int64, because a hundred thousand long items have more tokens than an int32 can count.
-    tokens: npt.NDArray[np.int64]  # [N + 1]: where the tokens of each row begin, and where the last ones end
-    targets: npt.NDArray[np.int64]  # [N * L + 1]: the same of each continuation
-
-    @classmethod
-    def of(cls, rows: Rows, continuations: Continuations | None) -> Cuts:
-        of_targets = np.zeros(0, np.int32) if continuations is None else continuations.lengths
-        return cls(rows, continuations, *(_places(lengths) for lengths in (rows.lengths, of_targets)))
-
-    def part(self, start: int, stop: int) -> tuple[Rows, Continuations | None]:
-        """Return the rows from ``start`` to ``stop`` with their continuations."""
-        rows, all_of_them = self.rows, self.continuations
-        own = Rows(
-            rows.tokens[self.tokens[start] : self.tokens[stop]], rows.lengths[start:stop], rows.prefix_ends[start:stop]
-        )
-        if all_of_them is None:
-            return own, None
-        labels = len(all_of_them) // max(1, len(rows))
-        part = slice(start * labels, stop * labels)
-        tokens = all_of_them.tokens[self.targets[part.start] : self.targets[part.stop]]
-        arrays = (all_of_them.lengths, all_of_them.kept, all_of_them.divisors)
-        return own, Continuations(tokens, *(array[part] for array in arrays))
-
-
-def _places(lengths: TokenIds) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """Consecutive items of a job that are stored, claimed and finished together."""
-
-    first_item: int  # index of the first one among the job's items
-    rows: Rows  # one row per item
-    continuations: Continuations | None = None  # behind the rows; None: each row is scored with one-token labels
-    work: int = field(kw_only=True)  # of all rows together, without a prefix that they share: see scoring.work
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens are stored: those of the rows and the targets."""
-        return len(self.rows.tokens) + (0 if self.continuations is None else len(self.continuations.tokens))
-
-    @property
-    def prompt_tokens(self) -> int:
-        """How many tokens all sequences have, prefix included. The targets of a row count behind it, each once."""
-        own = int(self.rows.sequence_lengths.sum())
-        return own if self.continuations is None else own + len(self.continuations.tokens)
-
-    @property
-    def longest_sequence(self) -> int:
-        """How many tokens the longest sequence has."""
-        longest = int(self.rows.sequence_lengths.max(initial=0))
-        if self.continuations is None:
-            return longest
-        return max(longest, int(self.continuations.sequence_lengths.max(initial=0)))
-
-    @property
-    def highest_token(self) -> int:
-        """The highest token id of the rows and the targets; 0 if there are none."""
-        highest = int(self.rows.tokens.max(initial=0))
-        return highest if self.continuations is None else max(highest, int(self.continuations.tokens.max(initial=0)))
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes the arrays take."""
-        return self.rows.nbytes + (0 if self.continuations is None else self.continuations.nbytes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class LabelScores:
     """What the engine computed for N rows and M labels."""
 
@@ -277,8 +203,8 @@ class LabelScores:
             np.concatenate(tops) if len(tops) == len(parts) else None,
         )
 
-    def part(self, rows: slice | npt.NDArray[np.bool_]) -> LabelScores:
-        """Return the scores of some rows."""
+    def part(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> LabelScores:
+        """Return the scores of some rows: of a slice, of those that are true, or of those with these numbers."""
         logprobs, top = self.logprobs, self.top_logprobs
         return LabelScores(
             self.logits[rows], None if logprobs is None else logprobs[rows], None if top is None else top[rows]
@@ -388,6 +314,7 @@ class ScoredChunk:
     greedy: npt.NDArray[np.bool_] | None = None  # [N * L]: whether every target was a most probable token
     top: TopTokens | None = None  # where the work asks for it
     adapter: AdapterUsed | None = None
+    recomputed: int = 0  # items that were to be reused: see jobs.store.records.PartialChunk
 
     @property
     def targets(self) -> TargetScores | None:

@@ -16,16 +16,18 @@ from typing import Any
 import numpy as np
 
 from checkpoints.card import ModelCard
+from scoring.chunk import Chunk, Cuts
 from scoring.encoded_query import encode_query, row_of
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.label_sequences import targets_of
 from scoring.label_tokens import check_number_of_labels, find_label_token_ids
 from scoring.labels.classes import refuse_other_work
 from scoring.labels.item_labels import ItemLabels
-from scoring.layout import Chunk, Continuations, Cuts, Rows, TokenIds
+from scoring.layout import Continuations, Rows, TokenIds
 from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
 from scoring.request import ScoreRequest
+from scoring.sources import equal_items
 from scoring.templates.asked import check_fit
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 from scoring.vocabulary import bad_id
@@ -121,6 +123,7 @@ class Preparation:
         self._card = card
         self._limits = limits
         self._stop_if_unwanted = stop_if_unwanted
+        self._shows_targets = request.options.needs_targets
         self._rest: Part = (Rows.join([]), None)  # rows that are not in a chunk yet
 
     def add(self, items: list[str] | list[list[int]]) -> list[Chunk]:
@@ -228,8 +231,11 @@ class Preparation:
             stop = start + max(1, int(np.searchsorted(ends, self._limits.chunk_tokens, side="right")))
             if not last and stop == len(rows) and stop - start < self._limits.chunk_items:
                 break
-            of_chunk = round(float(work[start:stop].sum()))
-            found.append(Chunk(first_item + start, *cuts.part(start, stop), work=of_chunk))
+            of_chunk = cuts.part(start, stop)
+            # Where an answer shows more of an item than its scores, each item is computed.
+            sources = None if self._shows_targets else equal_items(*of_chunk)
+            computed = work[start:stop] if sources is None else work[start:stop][sources.computed]
+            found.append(Chunk(first_item + start, *of_chunk, work=round(float(computed.sum())), sources=sources))
             start = stop
         self._rest = cuts.part(start, len(rows))
         return found

@@ -18,7 +18,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from scoring.layout import Chunk, Continuations, GroupWork, Rows
+from scoring.chunk import Chunk
+from scoring.layout import Continuations, GroupWork, Rows
 from scoring.planning.algorithms import Policy
 from scoring.planning.cut import cut
 from scoring.planning.estimates import Estimator, ModelSize, Rates, Shapes
@@ -77,11 +78,12 @@ def chunk_of(first_item: int, rows: Rows, continuations: Continuations | None = 
 
 
 def work_of_group(prefix_length: int, chunks: Sequence[Chunk]) -> int:
-    """Return the work of chunks that share a prefix, the prefix included; 0 if there are none.
+    """Return the work of chunks that share a prefix, the prefix included; 0 if nothing of them is computed.
 
     This is the price of a job. Jobs that share a prefix cost less together if they are scored together.
     """
-    return sum(chunk.work for chunk in chunks) + work_of_prefix(prefix_length) if chunks else 0
+    waiting = [chunk.work for chunk in chunks if not chunk.is_known]
+    return sum(waiting) + work_of_prefix(prefix_length) if waiting else 0
 
 
 def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:

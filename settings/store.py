@@ -66,4 +66,13 @@ class StoreSettings(SettingsSlice):
         description="tenants that send the same query share the work on it; off: no tenant can tell from response "
         "times which queries other tenants send",
     )
+    reuse_scores_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="how long the scores of jobs are kept, under hashes, so that an equal item of a later job is not "
+        "computed again; 0: none are kept",
+    )
+    max_kept_scores: PositiveInt = Field(
+        10_000_000, description="items whose scores are kept, at most; the oldest ones give way"
+    )
     idempotency_seconds: PositiveFloat = Field(86400.0, description="how long an Idempotency-Key is remembered")

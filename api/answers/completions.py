@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from api.answers.presentation import ScoredJob, encode_slices, show_usage
+from api.answers.presentation import ScoredJob, encode_slices
 from scoring.conversion import check_possible
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import TopTokens
@@ -26,7 +26,6 @@ def encode_completion(scored: ScoredJob, tokenizer: TextTokenizer) -> bytes:
     assert job.form is not None
     check_possible(scored.computed.scores)
     generated = job.form["max_tokens"] * job.total_items
-    usage = show_usage(job.prompt_tokens, scored.cached_tokens)
     return scored.encode(
         {
             "id": scored.id,
@@ -34,7 +33,12 @@ def encode_completion(scored: ScoredJob, tokenizer: TextTokenizer) -> bytes:
             "created": math.floor(scored.finished_at),
             "model": job.model_name,
             "choices": encode_slices([choice] for choice in _choices(scored, job.form, tokenizer)),
-            "usage": usage | {"completion_tokens": generated, "total_tokens": job.prompt_tokens + generated},
+            "usage": {
+                "prompt_tokens": job.prompt_tokens,
+                "completion_tokens": generated,
+                "total_tokens": job.prompt_tokens + generated,
+                "prompt_tokens_details": {"cached_tokens": scored.cached_tokens},
+            },
             "warnings": list(job.warnings),
         }
     )

@@ -18,6 +18,7 @@ class DryRun:
     submission: Submission
     work: int  # tokens to compute, as quotas count them
     forecast: Forecast | None  # None without a worker that says how it plans
+    cached_tokens: int  # that would not have to be computed
     is_calibrated: bool  # whether the forecast rests on times that were measured by the workers
     seconds: float | None  # of the scoring; None if nobody knows
     wait_seconds: float | None  # before it begins; None if nobody knows
@@ -37,7 +38,7 @@ def show_dry_run(found: DryRun) -> dict[str, Any]:
         "object": "scoring.dry_run",
         "model": submission.model_name,
         "total_items": submission.total_items,
-        "usage": show_usage(submission.prompt_tokens, 0 if forecast is None else forecast.cached_tokens),
+        "usage": show_usage(submission, found.cached_tokens),
         "work": found.work,
         "stored_bytes": submission.stored_bytes,
         "plan": plan,

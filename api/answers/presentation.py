@@ -89,7 +89,7 @@ def show_job(job: JobRecord, provenance: Sequence[Provenance | None] | None = No
         kind="decision" if is_decision else "likelihood" if is_likelihood else "score",
         label_scoring=None if is_likelihood or is_decision else _kind_of_labels(job.options),
         progress={"total_items": job.total_items, "scored_items": job.scored_items},
-        usage=show_usage(job.prompt_tokens, job.cached_tokens),
+        usage=show_usage(job, job.cached_tokens),
         error=None if job.error is None else shown(JobErrorShape, job.error),
         webhook=None if job.webhook is None else shown(JobWebhook, job.webhook),
         urls=job_urls(job.id),
@@ -197,7 +197,7 @@ def encode_scoring(scored: ScoredJob) -> bytes:
             "created": math.floor(scored.finished_at),
             **{name: _encode_column(column) for name, column in columns.items()},
             **baseline,
-            "usage": show_usage(job.prompt_tokens, scored.cached_tokens),
+            "usage": show_usage(job, scored.cached_tokens),
             "warnings": scored.warnings(),
         }
     )
@@ -341,11 +341,12 @@ def encode_object(fields: Mapping[str, Any]) -> bytes:
     return b"{%b}" % b",".join(parts)
 
 
-def show_usage(prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
-    """Return the tokens of all sequences, and how many of them did not have to be computed."""
+def show_usage(job: JobRecord | Submission, cached_tokens: int) -> dict[str, Any]:
+    """Return the tokens of all sequences, how many of them did not have to be computed, and how many items."""
     return {
-        "prompt_tokens": prompt_tokens,
+        "prompt_tokens": job.prompt_tokens,
         "completion_tokens": 0,
-        "total_tokens": prompt_tokens,
+        "total_tokens": job.prompt_tokens,
         "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        "reused_items": job.reused_items,
     }

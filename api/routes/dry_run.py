@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import starmap
 
 from api.acceptance.acceptance import Acceptance
 from api.answers.dry_run import DryRun
@@ -13,6 +14,7 @@ from jobs.queue.statistics import WaitingWork
 from jobs.store.database import Database
 from jobs.store.records import Submission, WorkerRecord
 from jobs.tenancy.quotas import check_size, has_room
+from scoring.chunk import sequence_tokens
 from scoring.planning.description import planner_of
 from scoring.planning.forecast import Pace, forecast
 from scoring.work import work_of_group
@@ -53,12 +55,14 @@ def _foresee(submission: Submission, work: int, situation: _Situation) -> DryRun
     rate = compatibility.tokens_per_second
     seconds: float | None
     paces = [pace for worker in compatibility.matching if (pace := _pace(worker)) is not None]
-    found = None
+    found, cached = None, 0
     if paces:
-        chunks = submission.chunks
-        rows, continuations = [chunk.rows for chunk in chunks], [chunk.continuations for chunk in chunks]
+        computed = [chunk.computed for chunk in submission.chunks]
+        rows, continuations = [part for part, _ in computed], [behind for _, behind in computed]
         found = forecast(len(submission.prefix), rows, paces, continuations)
         seconds = found.seconds
+        # Of items that are not computed, no token has to be.
+        cached = found.cached_tokens + submission.prompt_tokens - sum(starmap(sequence_tokens, computed))
     else:
         seconds = work / rate if rate else None
     ahead = situation.waiting.tokens_ahead(submission.tenant, work)
@@ -80,6 +84,7 @@ def _foresee(submission: Submission, work: int, situation: _Situation) -> DryRun
         submission,
         work,
         found,
+        cached,
         bool(paces) and all(worker.estimate_ratio is not None for worker in compatibility.matching),
         seconds,
         wait,

@@ -20,8 +20,10 @@ import numpy.typing as npt
 
 from api.models.catalogue import Entry
 from jobs.store.records import Submission
+from scoring.chunk import Chunk, Cuts
 from scoring.error_codes import RequestError
-from scoring.layout import Chunk, Continuations, Cuts, Rows
+from scoring.layout import Continuations, Rows, TokenIds
+from scoring.sources import Sources
 
 OUT_OF_MEMORY = 3
 """The exit code of a process that got no more memory."""
@@ -130,17 +132,23 @@ class _Pickler(pickle.Pickler):
         rows = Rows.join([chunk.rows for chunk in value.chunks])
         sizes = np.array([(len(chunk.rows), chunk.work) for chunk in value.chunks], np.int64).reshape(-1, 2)
         behind = [chunk.continuations for chunk in value.chunks if chunk.continuations is not None]
-        return _with_chunks, (others, rows, sizes, Continuations.join(behind) if behind else None)
+        places = {n: chunk.sources.places for n, chunk in enumerate(value.chunks) if chunk.sources is not None}
+        return _with_chunks, (others, rows, sizes, Continuations.join(behind) if behind else None, places)
 
 
 def _with_chunks(
-    others: Mapping[str, Any], rows: Rows, sizes: npt.NDArray[np.int64], continuations: Continuations | None
+    others: Mapping[str, Any],
+    rows: Rows,
+    sizes: npt.NDArray[np.int64],
+    continuations: Continuations | None,
+    places: Mapping[int, TokenIds],
 ) -> Submission:
     cuts = Cuts.of(rows, continuations)
     chunks: list[Chunk] = []
     start = 0
-    for items, work in sizes.tolist():
-        chunks.append(Chunk(start, *cuts.part(start, start + items), work=work))
+    for number, (items, work) in enumerate(sizes.tolist()):
+        sources = Sources(places[number]) if number in places else None
+        chunks.append(Chunk(start, *cuts.part(start, start + items), work=work, sources=sources))
         start += items
     return Submission(chunks=tuple(chunks), **others)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import compress
 
 import structlog
 
 from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
 from jobs.queue.new_jobs import NewJob
+from jobs.queue.reuse import with_kept
 from jobs.queue.storing import store_alone, store_jobs
 from jobs.store.database import Database, DeadlockError, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
@@ -38,13 +40,14 @@ log = structlog.stdlib.get_logger("jobs")
 
 
 def accept(db: Database, submission: Submission) -> Accepted:
-    """Store a job with its work; workers can claim it at once. A job without items succeeds immediately.
+    """Store a job with its work; workers can claim it at once. A job with nothing to compute succeeds immediately.
 
     Raises RequestError IDEMPOTENCY_KEY_REUSED, IDEMPOTENCY_IN_PROGRESS, QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
     """
+    [member] = _members(db, [submission])
 
     def attempt() -> Accepted:
-        [outcome] = _commit(db, [NewJob(new_job_id(), submission)], alone=True)
+        [outcome] = _commit(db, [NewJob(new_job_id(), member.submission)], alone=True)
         if not isinstance(outcome, Accepted):
             assert outcome is not None, "alone, a job has room or raises"
             raise outcome
@@ -60,7 +63,7 @@ def accept_group(db: Database, submissions: Sequence[Submission]) -> list[Outcom
     seems full, if an earlier one of the group has the same Idempotency-Key, or if the transaction failed or waited for
     another one, so that it is not known whose fault that was. Raises StorageUnavailable.
     """
-    members = [NewJob(new_job_id(), submission) for submission in submissions]
+    members = _members(db, submissions)
     outcomes: dict[str, Outcome] = {}
     group = _with_different_keys(members)
     while group:
@@ -81,6 +84,15 @@ def accept_group(db: Database, submissions: Sequence[Submission]) -> list[Outcom
             log.warning("a group could not be accepted, so its jobs are accepted one by one", error=str(error))
             break
     return [outcomes.get(member.id) for member in members]
+
+
+def _members(db: Database, submissions: Sequence[Submission]) -> list[NewJob]:
+    """Return new jobs, with the scores that are kept of their items."""
+    of_jobs = with_kept(db, [(submission, submission.chunks) for submission in submissions])
+    return [
+        NewJob(new_job_id(), submission if of_job is submission.chunks else replace(submission, chunks=of_job))
+        for submission, of_job in zip(submissions, of_jobs, strict=True)
+    ]
 
 
 def _with_different_keys(members: Iterable[NewJob]) -> list[NewJob]:
@@ -118,7 +130,7 @@ def _try_to_commit(db: Database, members: Sequence[NewJob], *, alone: bool) -> l
     is_plain = all(map(_is_plain, members))
     stored = store_alone(db, members, durable=durable, lock_seconds=lock_seconds) if is_plain else None
     if stored or (stored is not None and not alone):
-        return [Accepted(one.id, replayed=False) if one.id in stored else None for one in members]
+        return [_accepted(one) if one.id in stored else None for one in members]
     with db.write(durable=durable, lock_seconds=lock_seconds) as tx:
         if alone:  # A job that was accepted earlier is found whether or not there is room.
             outcomes = _take_keys(tx, members)
@@ -134,14 +146,18 @@ def _try_to_commit(db: Database, members: Sequence[NewJob], *, alone: bool) -> l
         if new:
             store_jobs(tx, new)
             charge_all(tx, [member.submission for member in new], waits=alone)
-            outcomes |= {member.id: Accepted(member.id, replayed=False) for member in new}
+            outcomes |= {member.id: _accepted(member) for member in new}
     return [outcomes.get(member.id) for member in members]
 
 
+def _accepted(job: NewJob) -> Accepted:
+    return Accepted(job.id, replayed=False, reused_items=job.submission.reused_items)
+
+
 def _is_plain(job: NewJob) -> bool:
-    """Whether it takes no more than to store the job: no key, no quota, and no end because it has no items."""
+    """Whether it takes no more than to store the job: no key, no quota, and no end because nothing is to compute."""
     submission = job.submission
-    return submission.idempotency is None and submission.quota is None and len(submission.chunks) > 0
+    return submission.idempotency is None and submission.quota is None and submission.waiting_chunks > 0
 
 
 def _key(job: NewJob) -> WantedKey | None:

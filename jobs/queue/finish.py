@@ -22,12 +22,13 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from jobs.queue.ending import FOR_DELIVERIES, ending_columns, lock_jobs, retention
+from jobs.queue.reuse import NewScores, keep
 from jobs.store.clock import NOW
 from jobs.store.codec import pack_places, pack_scores
 from jobs.store.database import Database, Transaction
 from jobs.store.hot_statement import WITHOUT_WAITING_FOR_THE_DISK, HotStatement
 from jobs.store.lists import is_one_of
-from jobs.store.records import Finished, JobStatus, SucceededJob
+from jobs.store.records import Finished, JobStatus, Origin, SucceededJob
 from jobs.store.signed_result import CallResult, sign_result
 from jobs.store.tables import CLAIMED, ChunkState, chunk_scores, chunks, jobs
 from jobs.webhooks.outbox import store_deliveries
@@ -42,13 +43,15 @@ def finish(
     *,
     durable: bool = True,
     provenances: Mapping[int, int] | None = None,
+    new_scores: Mapping[int, NewScores] | None = None,
 ) -> Finished:
     """Store the scores of some chunks of a batch, and end the jobs whose last chunks they are.
 
     A batch may be finished in several calls. Chunks that the batch does not hold, or no longer holds, are counted as
     fenced and otherwise ignored. durable: see :class:`Claim`. If it is false, a crash of the database may undo this, no
     job may have a webhook, and the caller has compared the numbers of scores with those of items. provenances: the ids
-    of the chunks' provenances by the ids of the chunks, as far as they are known.
+    of the chunks' provenances by the ids of the chunks, as far as they are known. new_scores: those that later jobs may
+    use, by the ids of their chunks, if ``durable``.
     """
     provenances = provenances or {}
     by_id = {chunk.id: chunk for chunk in scored}
@@ -62,6 +65,10 @@ def finish(
             if given != row.item_count:
                 raise ValueError(f"chunk {row.chunk_id} has {row.item_count} items, scored were {given}")
         store_deliveries(tx, _ended(done).values(), JobStatus.SUCCEEDED)
+        _correct_reused(tx, done, by_id)
+        if new_scores:
+            of_jobs = [row for row in done if row.origin != Origin.CALL.value and row.chunk_id in new_scores]
+            keep(tx, [(row.tenant, new_scores[row.chunk_id]) for row in of_jobs])
     ended = _ended(done)
     return Finished(
         tuple(ended),
@@ -72,6 +79,14 @@ def finish(
             for job in ended.values()
         ),
     )
+
+
+def _correct_reused(tx: Transaction, done: Iterable[Row[Any]], scored: Mapping[int, ScoredChunk]) -> None:
+    """Subtract from jobs the items that were to be reused and were computed."""
+    for row in done:
+        count = scored[row.chunk_id].recomputed
+        if count:
+            tx.execute(update(jobs).where(jobs.c.id == row.id).values(reused_items=jobs.c.reused_items - count))
 
 
 def _ended(done: Iterable[Row[Any]]) -> dict[str, Row[Any]]:
@@ -159,7 +174,7 @@ def _counting_down(done: CTE) -> Update:
 _OF_JOB = (
     *FOR_DELIVERIES,
     *jobs.c["remaining_chunks", "total_items", "cached_tokens", "notice_key"],
-    *jobs.c["priority", "created_at", "started_at"],
+    *jobs.c["priority", "origin", "created_at", "started_at"],
 )
 _OF_CHUNK = (chunks.c.id.label("chunk_id"), *chunks.c["job_id", "first_item", "item_count"])
 _DONE = update(chunks).values(state=ChunkState.DONE.value)

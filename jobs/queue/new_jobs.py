@@ -14,13 +14,13 @@ from sqlalchemy import insert, select
 
 from jobs.queue.fair_shares import Flow, open_flows
 from jobs.store.clock import NOW
-from jobs.store.codec import pack_ids, pack_options
+from jobs.store.codec import pack_ids, pack_options, pack_places, pack_scores
 from jobs.store.database import Transaction
 from jobs.store.records import JobStatus, Submission
-from jobs.store.tables import CONTINUED, ChunkState, chunk_inputs, chunks, jobs, prefixes
+from jobs.store.tables import CONTINUED, ChunkState, chunk_inputs, chunk_scores, chunks, jobs, prefixes
 from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
 from jobs.webhooks.outbox import pack_webhook
-from scoring.layout import Chunk
+from scoring.chunk import Chunk
 from scoring.options import Priority
 from scoring.work import work_of_prefix
 from settings.store import StoreSettings
@@ -118,11 +118,12 @@ _CREATE_PREFIXES = insert_if_new(prefixes).returning(*_PREFIX)
 def flows_of(new: Iterable[NewJob]) -> set[Flow]:
     """Return the flows that the chunks of jobs belong to."""
     given = (job.submission for job in new)
-    return {Flow(one.model, one.tenant, one.priority is Priority.INTERACTIVE) for one in given if one.chunks}
+    return {Flow(one.model, one.tenant, one.priority is Priority.INTERACTIVE) for one in given if one.waiting_chunks}
 
 
 def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:
-    """Return the row of a job that is accepted now, with all of its chunks unfinished."""
+    """Return the row of a job that is accepted now. Chunks whose scores are known are finished with that."""
+    known = [chunk for chunk in submission.chunks if chunk.is_known]
     return {
         "id": job_id,
         "tenant": submission.tenant,
@@ -132,10 +133,10 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "status": JobStatus.QUEUED.value,
         "prefix_id": prefix_id,
         "total_items": submission.total_items,
-        "scored_items": 0,
-        "remaining_chunks": len(submission.chunks),
+        "scored_items": sum(len(chunk.rows) for chunk in known),
+        "remaining_chunks": len(submission.chunks) - len(known),
         "prompt_tokens": submission.prompt_tokens,
-        "cached_tokens": 0,
+        "cached_tokens": sum(chunk.prompt_tokens for chunk in known),
         "created_at": now,
         "expires_at": None if submission.expires_in is None else now + submission.expires_in,
         "label_token_ids": pack_ids(submission.label_token_ids),
@@ -149,6 +150,7 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "traceparent": submission.traceparent,
         "stored_bytes": submission.stored_bytes,
         "ends_durably": submission.ends_durably,
+        "reused_items": submission.reused_items,
     }
 
 
@@ -157,6 +159,7 @@ class NewChunk(NamedTuple):
 
     row: dict[str, Any]  # of the table chunks
     inputs: dict[str, bytes | None]  # of the table chunk_inputs, without the id
+    scores: dict[str, Any] | None  # of the table chunk_scores, without the id; None: they are to be computed
 
 
 def chunks_to_store(
@@ -167,7 +170,7 @@ def chunks_to_store(
     due_at: float,
     state: ChunkState,
 ) -> list[NewChunk]:
-    """Return chunks of a job as they are stored."""
+    """Return chunks of a job as they are stored. state: of those that have something to compute."""
     has_continuations = submission.options.has_continuations
     shared_ids = (int(submission.prefix.max(initial=0)), *(() if has_continuations else submission.label_token_ids))
     return [
@@ -178,7 +181,7 @@ def chunks_to_store(
                 "model": submission.model,
                 "prefix_id": prefix_id,
                 "due_at": due_at,
-                "state": state.value,
+                "state": (ChunkState.DONE if chunk.is_known else state).value,
                 "first_item": chunk.first_item,
                 "item_count": len(chunk.rows),
                 "token_count": chunk.work,
@@ -191,10 +194,25 @@ def chunks_to_store(
             {
                 "rows": chunk.rows.to_bytes(),
                 "continuations": None if chunk.continuations is None else chunk.continuations.to_bytes(),
+                "sources": None if chunk.sources is None or chunk.is_known else chunk.sources.to_bytes(),
             },
+            _known_scores(chunk),
         )
         for chunk in given
     ]
+
+
+def _known_scores(chunk: Chunk) -> dict[str, Any] | None:
+    if chunk.sources is None or not chunk.is_known or chunk.sources.known is None:
+        return None
+    scores = chunk.sources.spread(None)
+    return {
+        "logits": pack_scores(scores.logits),
+        "logprobs": None if scores.logprobs is None else pack_scores(scores.logprobs),
+        "cached_tokens": chunk.prompt_tokens,
+        "targets": pack_places(scores, None),
+        "provenance_id": chunk.sources.known.stored_provenance,
+    }
 
 
 def store_chunks(tx: Transaction, given: Sequence[NewChunk]) -> None:
@@ -203,10 +221,14 @@ def store_chunks(tx: Transaction, given: Sequence[NewChunk]) -> None:
         return
     stored = tx.execute(_INSERT_CHUNKS, [chunk.row for chunk in given])
     ids = {(row.job_id, row.first_item): row.id for row in stored}
-    inputs = [{"chunk_id": ids[chunk.row["job_id"], chunk.row["first_item"]], **chunk.inputs} for chunk in given]
-    tx.execute(_INSERT_INPUTS, inputs)
+    own = [ids[chunk.row["job_id"], chunk.row["first_item"]] for chunk in given]
+    tx.execute(_INSERT_INPUTS, [{"chunk_id": one, **chunk.inputs} for one, chunk in zip(own, given, strict=True)])
+    scores = [{"chunk_id": one, **chunk.scores} for one, chunk in zip(own, given, strict=True) if chunk.scores]
+    if scores:
+        tx.execute(_INSERT_SCORES, scores)
 
 
 _INSERT_CHUNKS = insert(chunks).returning(chunks.c.id, chunks.c.job_id, chunks.c.first_item)
 _INSERT_INPUTS = insert(chunk_inputs)
+_INSERT_SCORES = insert(chunk_scores)
 _INSERT_JOBS = insert(jobs)

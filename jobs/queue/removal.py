@@ -7,6 +7,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, delete, exists, select, update
 
 from jobs.queue.idempotency import remove_keys
+from jobs.queue.reuse import forget
 from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.free_rows import free_rows
@@ -30,13 +31,17 @@ def remove_jobs(db: Database, *which: ColumnElement[bool]) -> Removal:
     marked, and :func:`remove_prefixes` removes those that no other job uses.
     """
     with db.write(slow=True) as tx:
-        past = free_rows(
-            tx, (jobs.c.id,), jobs.c.remove_at <= NOW, *which, limit=JOBS_PER_STEP, order_by=jobs.c.remove_at
-        )
+        columns = jobs.c.id, jobs.c.remove_at
+        past = free_rows(tx, columns, jobs.c.remove_at <= NOW, *which, limit=JOBS_PER_STEP, order_by=jobs.c.remove_at)
         job_ids = [row.id for row in past]
         if not job_ids:
             return Removal(0, 0)
-        chunk_ids = list(tx.scalars(select(chunks.c.id).where(chunks.c.job_id.in_(job_ids)).limit(CHUNKS_PER_STEP)))
+        some = tx.execute(select(*chunks.c["id", "job_id"]).where(chunks.c.job_id.in_(job_ids)).limit(CHUNKS_PER_STEP))
+        job_of = {row.id: row.job_id for row in some}
+        chunk_ids = list(job_of)
+        # Jobs whose time is over leave their scores to later jobs; those that somebody has deleted do not.
+        deleted = {row.id for row in past if row.remove_at == 0.0}
+        forget(tx, [chunk_id for chunk_id, job_id in job_of.items() if job_id in deleted])
         tx.execute(delete(chunks).where(chunks.c.id.in_(chunk_ids)))
         remove_keys(tx, job_ids)
         emptied = tx.scalars(

@@ -27,8 +27,8 @@ within JSON. That takes about seven times their size in memory here, and nine ti
 
 
 def store_jobs(tx: Transaction, new: Sequence[NewJob]) -> None:
-    """Store jobs with their prefixes and chunks, and open their flows. One without items has succeeded with that."""
-    empty = [job.id for job in new if not job.submission.chunks]
+    """Store jobs with their prefixes and chunks, and open their flows. One with nothing to compute has succeeded."""
+    empty = [job.id for job in new if not job.submission.waiting_chunks]
     if _fits(tx, new):
         stored = store_at_once(tx, new)
         new = [job for job in new if job.id not in stored]
@@ -47,8 +47,13 @@ def store_alone(db: Database, new: Sequence[NewJob], *, durable: bool, lock_seco
 
 
 def _fits(store: Database | Transaction, new: Iterable[NewJob]) -> bool:
-    """Return whether :func:`store_at_once` can store jobs. SQLite can't change several tables in one statement."""
-    return not store.is_sqlite and sum(_bytes(job.submission) for job in new) <= MAX_AT_ONCE_BYTES
+    """Return whether :func:`store_at_once` can store jobs. SQLite can't change several tables in one statement.
+
+    The statement stores no scores, so all chunks must have something to compute.
+    """
+    if store.is_sqlite or any(chunk.is_known for job in new for chunk in job.submission.chunks):
+        return False
+    return sum(_bytes(job.submission) for job in new) <= MAX_AT_ONCE_BYTES
 
 
 def _bytes(submission: Submission) -> int:
@@ -192,8 +197,8 @@ _SQL = f"""
     ),
     -- A chunk as it is given, with its inputs beside it.
     given AS (
-        SELECT (chunk).*, rows, continuations
-        FROM json_to_recordset(:chunks) AS x (chunk chunks, rows bytea, continuations bytea)
+        SELECT (chunk).*, rows, continuations, sources
+        FROM json_to_recordset(:chunks) AS x (chunk chunks, rows bytea, continuations bytea, sources bytea)
     ),
     new_chunk AS (
         INSERT INTO chunks ({", ".join(_CHUNK_VALUES)}) SELECT {", ".join(_CHUNK_VALUES.values())}
@@ -202,8 +207,8 @@ _SQL = f"""
         RETURNING id, job_id, first_item
     ),
     new_input AS (
-        INSERT INTO chunk_inputs (chunk_id, rows, continuations)
-        SELECT new_chunk.id, rows, continuations FROM new_chunk JOIN given USING (job_id, first_item)
+        INSERT INTO chunk_inputs (chunk_id, rows, continuations, sources)
+        SELECT new_chunk.id, rows, continuations, sources FROM new_chunk JOIN given USING (job_id, first_item)
     )
     SELECT id FROM new_job
 """

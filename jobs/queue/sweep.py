@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, Table, exists, select
 from jobs.queue.ending import end_jobs
 from jobs.queue.lease import return_batch
 from jobs.queue.removal import remove_jobs, remove_prefixes
+from jobs.queue.reuse import remove_old
 from jobs.queue.upload import sweep_uploads
 from jobs.queue.worker_registry import seen_within
 from jobs.store.clock import NOW
@@ -50,9 +51,10 @@ def sweep(db: Database) -> Swept:
         removed += step.removed
         if not step.found:
             break
-    for _ in range(STEPS):
-        if not remove_prefixes(db):
-            break
+    for remove in (remove_prefixes, remove_old):
+        for _ in range(STEPS):
+            if not remove(db):
+                break
     # Deliveries that are still to be sent stay, and batches that hold work or whose lease has not run out.
     for table, which in (
         (webhook_deliveries, (webhook_deliveries.c.remove_at <= NOW, ~PENDING)),

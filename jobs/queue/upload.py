@@ -22,6 +22,7 @@ from jobs.queue.fair_shares import Flow, open_flows
 from jobs.queue.idempotency import UNKNOWN_BODY, WantedKey, set_body_hash, take_key
 from jobs.queue.new_jobs import chunks_to_store, due_at, job_row, store_chunks, store_prefixes
 from jobs.queue.removal import remove_jobs
+from jobs.queue.reuse import with_kept
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_job_id
@@ -29,8 +30,8 @@ from jobs.store.records import JobStatus, Submission, Swept
 from jobs.store.tables import STAGED, ChunkState, chunks, idempotency_keys, jobs
 from jobs.tenancy.ownership import VISIBLE, job_not_found
 from jobs.tenancy.quotas import charge, check_size, within_quota
+from scoring.chunk import Chunk
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Chunk
 from scoring.options import Priority
 from scoring.work import work_of_group, work_of_prefix
 
@@ -80,6 +81,7 @@ def stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk] = ()) -> Non
     QUOTA_EXCEEDED, REQUEST_TOO_LARGE.
     """
     quota = upload.submission.quota
+    [new_chunks] = with_kept(db, [(upload.submission, new_chunks)])
     if quota is None or not new_chunks:
         _stage(db, upload, new_chunks)
         return
@@ -94,7 +96,8 @@ def stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk] = ()) -> Non
 
 
 def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
-    new_tokens = sum(chunk.prompt_tokens for chunk in new_chunks)
+    known = [chunk for chunk in new_chunks if chunk.is_known]
+    waiting = len(new_chunks) - len(known)
     with db.write() as tx:
         job = tx.execute(
             update(jobs)
@@ -102,8 +105,11 @@ def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
             .values(
                 received_at=NOW,
                 total_items=jobs.c.total_items + sum(len(chunk.rows) for chunk in new_chunks),
-                remaining_chunks=jobs.c.remaining_chunks + len(new_chunks),
-                prompt_tokens=jobs.c.prompt_tokens + new_tokens,
+                scored_items=jobs.c.scored_items + sum(len(chunk.rows) for chunk in known),
+                reused_items=jobs.c.reused_items + sum(chunk.reused for chunk in new_chunks),
+                remaining_chunks=jobs.c.remaining_chunks + waiting,
+                prompt_tokens=jobs.c.prompt_tokens + sum(chunk.prompt_tokens for chunk in new_chunks),
+                cached_tokens=jobs.c.cached_tokens + sum(chunk.prompt_tokens for chunk in known),
                 stored_bytes=jobs.c.stored_bytes + upload.submission.bytes_of(new_chunks),
             )
             .returning(jobs.c.created_at, jobs.c.remaining_chunks)
@@ -117,9 +123,9 @@ def _stage(db: Database, upload: Upload, new_chunks: Sequence[Chunk]) -> None:
                 submission, new_chunks, upload.job_id, upload.prefix_id, job.created_at, ChunkState.STAGED
             )
             store_chunks(tx, stored)
-            if submission.quota is not None:
-                # The first part pays for the query.
-                is_first = job.remaining_chunks == len(new_chunks)
+            if submission.quota is not None and waiting:
+                # The first part with something to compute pays for the query.
+                is_first = job.remaining_chunks == waiting
                 tokens = sum(chunk.row["token_count"] for chunk in stored)
                 tokens += work_of_prefix(len(submission.prefix)) if is_first else 0
                 check_size(submission.quota, tokens)

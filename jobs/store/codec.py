@@ -15,10 +15,10 @@ from scoring.options import ScoreOptions
 
 _IDS = np.dtype("<i4")
 TOKEN_BYTES = _IDS.itemsize
-_SCORES = np.dtype("<f4")
+SCORES = np.dtype("<f4")
 _DEFAULTS = asdict(ScoreOptions())
 _ENUMS = {name: type(default) for name, default in _DEFAULTS.items() if isinstance(default, StrEnum)}
-SCORE_BYTES = _SCORES.itemsize
+SCORE_BYTES = SCORES.itemsize
 
 
 def pack_ids(ids: Sequence[int] | TokenIds) -> bytes:
@@ -33,12 +33,12 @@ def unpack_ids(data: bytes) -> TokenIds:
 
 def pack_scores(values: npt.NDArray[np.float32]) -> bytes:
     """Encode logits or log-probabilities [N, M] as little-endian float32."""
-    return np.ascontiguousarray(values, _SCORES).tobytes()
+    return np.ascontiguousarray(values, SCORES).tobytes()
 
 
 def unpack_scores(parts: Sequence[bytes], labels: int) -> npt.NDArray[np.float32]:
     """Decode and join the scores of chunks: float32 [N, labels]."""
-    return np.frombuffer(b"".join(parts), _SCORES).reshape(-1, labels)
+    return np.frombuffer(b"".join(parts), SCORES).reshape(-1, labels)
 
 
 def pack_places(scores: LabelScores, targets: TargetScores | None) -> bytes | None:
@@ -57,12 +57,12 @@ def pack_places(scores: LabelScores, targets: TargetScores | None) -> bytes | No
 def unpack_targets(data: bytes, continuations: int, targets: int) -> TargetScores:
     """Decode what :func:`pack_places` encoded of so many continuations and targets. Raises ValueError."""
     greedy = np.frombuffer(data, np.uint8, continuations).astype(np.bool_)
-    logprobs = np.frombuffer(data, _SCORES, targets, continuations)
+    logprobs = np.frombuffer(data, SCORES, targets, continuations)
     place = continuations + logprobs.nbytes
     if targets and place == len(data):
         return TargetScores(logprobs, greedy)
     ids = np.frombuffer(data, _IDS, targets, place)
-    return TargetScores(logprobs, greedy, TopTokens(ids, np.frombuffer(data, _SCORES, offset=place + ids.nbytes)))
+    return TargetScores(logprobs, greedy, TopTokens(ids, np.frombuffer(data, SCORES, offset=place + ids.nbytes)))
 
 
 def pack_options(options: ScoreOptions) -> dict[str, bool | float | str]:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, Column, Dialect, Text, bindparam
+from sqlalchemy import JSON, Boolean, Column, Dialect, LargeBinary, Text, bindparam
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -17,10 +17,14 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import TableValuedAlias
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+FROM_HEX = "from_hex"
+"""A function that connections to SQLite have: bytes from hexadecimal digits, since JSON has no bytes."""
+
 
 def is_one_of(column: Column[Any], name: str) -> FunctionElement[bool]:
     """Return the condition that a column has one of the values of the parameter ``name``, an iterable."""
-    return _IsOneOf(column, bindparam(name, type_=_List(type(column.type))))
+    values = bindparam(name, type_=_List(type(column.type)))
+    return (_BytesAreOneOf if isinstance(column.type, LargeBinary) else _IsOneOf)(column, values)
 
 
 class _List(TypeDecorator[Iterable[Any]]):
@@ -38,7 +42,7 @@ class _List(TypeDecorator[Iterable[Any]]):
 
     def process_bind_param(self, value: Iterable[Any] | None, dialect: Dialect) -> Any:
         values = list(value or ())
-        return values if dialect.name == "postgresql" else json.dumps(values)
+        return values if dialect.name == "postgresql" else json.dumps(values, default=bytes.hex)
 
 
 class _IsOneOf(FunctionElement[bool]):
@@ -47,6 +51,10 @@ class _IsOneOf(FunctionElement[bool]):
 
     def self_group(self, against: Any = None) -> Any:
         return self  # SQLAlchemy would compare it with 1 for SQLite, and then no index is used
+
+
+class _BytesAreOneOf(_IsOneOf):
+    inherit_cache = True
 
 
 @compiles(_IsOneOf, "postgresql")
@@ -59,6 +67,12 @@ def _compile_for_postgresql(element: _IsOneOf, compiler: SQLCompiler, **options:
 def _compile_for_sqlite(element: _IsOneOf, compiler: SQLCompiler, **options: Any) -> str:
     column, values = (compiler.process(clause, **options) for clause in element.clauses)
     return f"{column} IN (SELECT value FROM json_each({values}))"
+
+
+@compiles(_BytesAreOneOf, "sqlite")
+def _compile_bytes_for_sqlite(element: _BytesAreOneOf, compiler: SQLCompiler, **options: Any) -> str:
+    column, values = (compiler.process(clause, **options) for clause in element.clauses)
+    return f"{column} IN (SELECT {FROM_HEX}(value) FROM json_each({values}))"
 
 
 def numbers_by_name(parameter: str) -> TableValuedAlias:

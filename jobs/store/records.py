@@ -16,10 +16,12 @@ from checkpoints.adapter_folder import name_of
 from checkpoints.card import ModelCard
 from jobs.store.codec import SCORE_BYTES, TOKEN_BYTES
 from jobs.store.webhook_events import Webhook
+from scoring.chunk import Chunk
 from scoring.error_codes import ErrorCode
 from scoring.labels.item_labels import ItemLabels
-from scoring.layout import Chunk, Continuations, GroupWork, LabelScores, TargetScores, TokenIds
+from scoring.layout import Continuations, GroupWork, LabelScores, TargetScores, TokenIds
 from scoring.options import Priority, ScoreOptions
+from scoring.sources import Sources
 from scoring.work import work_of_group
 
 
@@ -95,6 +97,16 @@ class Submission:
         return name_of(self.model, self.options.adapter)
 
     @property
+    def waiting_chunks(self) -> int:
+        """How many chunks have something to compute."""
+        return sum(not chunk.is_known for chunk in self.chunks)
+
+    @property
+    def reused_items(self) -> int:
+        """How many items are not computed, because an equal item was or will be."""
+        return sum(chunk.reused for chunk in self.chunks)
+
+    @property
     def price(self) -> int:
         """The tokens that are charged to the quota of its tenant; 0 if it has none."""
         return 0 if self.quota is None else work_of_group(len(self.prefix), self.chunks)
@@ -139,6 +151,7 @@ class Accepted:
 
     job_id: str
     replayed: bool  # it was accepted by an earlier request with the same Idempotency-Key and body
+    reused_items: int = 0  # of a job that is new
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +188,7 @@ class JobRecord:
     webhook: Webhook | None
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
     form: Mapping[str, Any] | None = None  # see Submission.form; None in a list, too
+    reused_items: int = 0  # that are not computed, because an equal item was: see scoring.sources
 
     @property
     def model_name(self) -> str:
@@ -200,6 +214,15 @@ class ClaimedJob:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PartialChunk:
+    """A claimed chunk of which not every item is computed."""
+
+    sources: Sources  # of all items
+    not_computed: int  # tokens of the sequences of the other items
+    recomputed: int  # how many items were to be reused and are computed, because another kind of worker scored them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Claim:
     """A batch of work that a worker holds until its lease runs out."""
 
@@ -213,6 +236,8 @@ class Claim:
     """Whether the end of any of its jobs has to outlive a crash of the database: see Submission.ends_durably."""
     tokens: Mapping[str, int] = field(default_factory=dict)  # the work that was claimed, in tokens, by tenant
     jobs: tuple[ClaimedJob, ...] = ()  # whose chunks they are
+    partial: Mapping[int, PartialChunk] = field(default_factory=dict)
+    """The chunks that hold more items than are computed, by their ids."""
 
     @property
     def chunk_ids(self) -> list[int]:
@@ -318,3 +343,5 @@ class WorkerRecord:
     """{``planner``: how it plans, as :func:`scoring.planning.description.describe` has it, ``claim_seconds``: how much
     work it takes at a time}; None if it does not say."""
     estimate_ratio: float | None = None  # measured over estimated seconds; None before enough was measured
+    provenance_id: int | None = None
+    """Of all that it computes, without algorithms; None: its scores may depend on what else it computes."""

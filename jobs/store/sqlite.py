@@ -13,6 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
 
+from jobs.store.lists import FROM_HEX
+
 BUSY_SECONDS = 15.0  # longest wait for SQLite's write lock, and for a connection of its pool
 _LOCK_POLL_SECONDS = 0.01
 
@@ -54,6 +56,7 @@ def _configure(connection: sqlite3.Connection, _record: Any) -> None:
     connection.isolation_level = None  # the driver begins no transaction by itself: _begin does
     _use_write_ahead_log(connection)
     connection.create_collation(BY_CODE_POINTS, lambda one, other: (one > other) - (one < other))
+    connection.create_function(FROM_HEX, 1, bytes.fromhex, deterministic=True)
     for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
 

@@ -33,6 +33,8 @@ from sqlalchemy import (
     true,
 )
 
+from scoring.sources import CONTENT_BYTES
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -122,6 +124,7 @@ jobs = Table(
     Column("traceparent", String(55)),  # of the request that submitted it, as W3C writes it; null: it is not traced
     Column("stored_bytes", BigInteger, nullable=False, server_default="0"),  # of its tokens, and of all of its scores
     Column("ends_durably", Boolean, nullable=False, server_default=true()),  # see Submission.ends_durably
+    Column("reused_items", Integer, nullable=False, server_default="0"),  # that are not computed: see scoring.sources
 )
 # For lists. Literals, as below. The conditions name no column that a claim changes: then PostgreSQL would have to enter
 # the new version of each claimed job, calls among them, into all indexes of the table.
@@ -229,6 +232,7 @@ chunk_inputs = Table(
     Column("chunk_id", RowId, ForeignKey("chunks.id", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("rows", LargeBinary, nullable=False),
     Column("continuations", LargeBinary),  # null: the rows are scored with labels of one token
+    Column("sources", LargeBinary),  # scoring.sources.Sources: which rows need not be computed; null: all are computed
 )
 
 chunk_scores = Table(
@@ -241,6 +245,20 @@ chunk_scores = Table(
     Column("targets", LargeBinary),  # of single places, where an answer needs them: see jobs.store.codec.pack_places
     # Null: not known. It is no foreign key, because each finish would lock the one row that all of them refer to.
     Column("provenance_id", BigInteger),
+)
+
+# Scores that later jobs may use: see jobs.queue.reuse. The oldest have the lowest ids.
+kept_scores = Table(
+    "kept_scores",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("content", LargeBinary(CONTENT_BYTES), nullable=False),  # a hash of what was computed
+    Column("provenance_id", BigInteger, nullable=False),  # of what computed it, without algorithms
+    Column("algorithms", String(255), nullable=False),  # by which it was computed, with commas
+    Column("scores", LargeBinary, nullable=False),  # a row of scoring.sources.columns_of, little-endian float32
+    Column("kept_at", Seconds, nullable=False),
+    UniqueConstraint("tenant", "content", "provenance_id"),
 )
 
 provenances = Table(
@@ -294,6 +312,8 @@ workers = Table(
     Column("planning", JSON(none_as_null=True)),  # {planner, claim_seconds}: see scoring.planning.description
     Column("estimate_ratio", Float(53)),  # measured over estimated seconds; null before enough was measured
     Column("version", Integer),  # of a model of the catalogue: the id of its row; null: the environment describes it
+    # Of all that it computes, without algorithms; null: its scores may depend on what else it computes.
+    Column("provenance_id", BigInteger),
 )
 
 # One row for each version of a model: changing one retires a row and inserts another. See jobs.catalogue.

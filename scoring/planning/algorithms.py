@@ -34,6 +34,11 @@ class Policy:
     may_pack: bool = True  # the model can compute packed sequences
 
     @property
+    def is_exact(self) -> bool:
+        """Whether no bit of a row depends on other rows. In packed sequences, their lengths may matter."""
+        return self.batch_invariant and self.algorithm != "packed"
+
+    @property
     def uses_estimates(self) -> bool:
         """Whether the algorithm is chosen for a whole group, by estimates."""
         return self.algorithm == "auto" and not self.batch_invariant

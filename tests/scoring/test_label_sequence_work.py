@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from scoring.chunk import Chunk
 from scoring.encoded_query import encode_query
 from scoring.error_codes import RequestError
 from scoring.label_sequences import targets_of
-from scoring.layout import Chunk, Continuations, Rows
+from scoring.layout import Continuations, Rows
 from scoring.limits import Limit, Limits
 from scoring.prepare import Preparation
 from scoring.request import parse_score_request

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints.card import ModelCard
-from scoring.layout import Chunk
+from scoring.chunk import Chunk
 from scoring.limits import Limits
 from scoring.planning.algorithms import AlgorithmSetting
 from scoring.planning.folds import ATTENTION_TOKENS

@@ -15,7 +15,8 @@ from jobs.queue.read import get_job
 from jobs.store.database import Database
 from jobs.store.provenance import Provenance
 from jobs.store.records import JobStatus, Origin, Submission
-from scoring.layout import Chunk, Continuations, Rows
+from scoring.chunk import Chunk
+from scoring.layout import Continuations, Rows
 from scoring.options import Priority, ScoreOptions, Scoring
 from scoring.work import chunk_of
 from settings.store import StoreSettings

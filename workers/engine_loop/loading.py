@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,14 +147,7 @@ def load(
             log.info("compiling", step=done, steps=total, program=what)
 
         engine.warm_up(compiled)
-    worker = WorkerRecord(
-        new_worker_id(),
-        card,
-        engine.weights_fingerprint,
-        engine.device,
-        engine.dtype,
-        planning={"planner": described_planner(engine.planner), "claim_seconds": claim_seconds},
-    )
+    planner = described_planner(engine.planner)
     provenance = Provenance(
         model=card.name,
         revision=described.checkpoint.commit,
@@ -163,7 +158,17 @@ def load(
         processor=processor_name() if platform.name == "cpu" else None,
         step_tokens=platform.step_tokens(settings.step_tokens),
         batch_invariant=settings.batch_invariant,
+        planner=sha256(json.dumps(planner, sort_keys=True).encode()).hexdigest(),
         versions={"scoreline": VERSION, "jax": version_of("jax"), "jaxlib": version_of("jaxlib")},
+    )
+    worker = WorkerRecord(
+        new_worker_id(),
+        card,
+        engine.weights_fingerprint,
+        engine.device,
+        engine.dtype,
+        planning={"planner": planner, "claim_seconds": claim_seconds},
+        provenance_id=provenance.id if engine.planner.policy.is_exact else None,
     )
     return LoadedModel(engine, worker, provenance)
 

@@ -108,8 +108,10 @@ class ScoringLoop:
         tracer: Tracer | None = None,
         stopping: threading.Event | None = None,
         beside: Callable[[], Sequence[ScoringLoop]] = lambda: (),
+        provenance_id: int | None = None,
     ) -> None:
         """provenance: of all scores, without the algorithms, which each chunk names; None if nothing is recorded.
+        provenance_id: see WorkerRecord.
 
         tracer: None for no traces. stopping: what several loops of a process share. beside: returns the loops of other
         models in this process, whose interactive work is scored between the steps of a batch, too.
@@ -126,7 +128,8 @@ class ScoringLoop:
         self._throughput = Throughput()
         self._garbage = GarbageCollector()
         self._leases = LeaseRenewals(database)
-        self._provenances = ProvenanceRecorder(database, provenance)
+        self._provenances = ProvenanceRecorder(database, provenance, is_exact=provenance_id is not None)
+        self._provenance_id = provenance_id
         self._woken = threading.Event()
         self._work_left = False  # by the last claim
         self._after_interactive = False  # whether that was interactive work, of which some is left
@@ -244,7 +247,14 @@ class ScoringLoop:
         budget = min(most_tokens, self._short_budget())
         with suppress(StorageUnavailable):
             if others_wait(self._database, self._card, without, budget):
-                return claim(self._database, self._worker_id, self._card, budget, without=without)
+                return claim(
+                    self._database,
+                    self._worker_id,
+                    self._card,
+                    budget,
+                    without=without,
+                    provenance_id=self._provenance_id,
+                )
         return None
 
     def _claim(
@@ -268,6 +278,7 @@ class ScoringLoop:
                     interactive_only=interactive_only,
                     after_interactive=after_interactive,
                     work_left=work_left,
+                    provenance_id=self._provenance_id,
                 )
         return None
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from checkpoints.adapter_folder import name_of
 from jobs.queue.provenance import record_provenance
+from jobs.queue.reuse import NewScores
 from jobs.store.database import Database
 from jobs.store.provenance import Provenance
-from scoring.layout import AdapterUsed, ScoredChunk
+from scoring.layout import AdapterUsed, ChunkWork, GroupWork, ScoredChunk
+from scoring.sources import columns_of, contents
 
 _PROCESSOR = Path("/proc/cpuinfo")
 
@@ -20,15 +22,29 @@ _PROCESSOR = Path("/proc/cpuinfo")
 class ProvenanceRecorder:
     """The provenances that this process has recorded. Safe to use from threads: recording one twice does no harm.
 
-    provenance: of all scores of this process, without the algorithms; None if nothing is recorded.
+    provenance: of all scores of this process, without the algorithms; None if nothing is recorded. is_exact: whether
+    they depend on nothing else, so that later jobs may use them.
     """
 
-    def __init__(self, database: Database, provenance: Provenance | None) -> None:
+    def __init__(self, database: Database, provenance: Provenance | None, *, is_exact: bool = False) -> None:
         self._database = database
         self._provenance = provenance
         self._ids: dict[
             tuple[tuple[str, ...], AdapterUsed | None], int
         ] = {}  # by the algorithms of a chunk, and its adapter
+        self._keeps = database.settings.reuse_scores_seconds > 0 and is_exact
+        self._is_base_recorded = False
+
+    def new_scores(self, group: GroupWork, chunk: ChunkWork, scored: ScoredChunk) -> NewScores | None:
+        """Return what is kept of a scored chunk; None if nothing is. Raises StorageUnavailable."""
+        if not self._keeps or self._provenance is None or chunk.keep_targets or group.adapter is not None:
+            return None
+        if not self._is_base_recorded:
+            record_provenance(self._database, self._provenance)
+            self._is_base_recorded = True
+        labels = chunk.label_token_ids
+        found = contents(group.prefix, chunk.rows, chunk.continuations, labels, chunk.head, top=chunk.top)
+        return NewScores(found, columns_of(scored.scores), self._provenance.id, scored.algorithms)
 
     def ids_of(self, scored: Iterable[ScoredChunk]) -> dict[int, int]:
         """Return the ids of the provenances of chunks, by the ids of the chunks. Raises StorageUnavailable."""

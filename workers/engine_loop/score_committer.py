@@ -14,6 +14,7 @@ import structlog
 
 from bell.interfaces import WorkerBell
 from jobs.queue.finish import finish
+from jobs.queue.reuse import NewScores
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Claim
 from scoring.layout import ScoredChunk
@@ -50,7 +51,8 @@ class ScoreCommitter:
         self._shapes = {
             chunk.id: (len(chunk.rows), chunk.columns) for group in claimed.groups for chunk in group.chunks
         }
-        self._keep_targets = {chunk.id for group in claimed.groups for chunk in group.chunks if chunk.keep_targets}
+        self._work = {chunk.id: (group, chunk) for group in claimed.groups for chunk in group.chunks}
+        self._partial = claimed.partial
         self._lease = lease
         self._stopping = stopping
         self._provenances = provenances
@@ -89,7 +91,7 @@ class ScoreCommitter:
             found = scored.scores.logits.shape
             raise ValueError(f"chunk {scored.id} has {items} items with {labels} labels, scored were {found}")
         self._phases.scored(scored.id)
-        if scored.id not in self._keep_targets and scored.token_logprobs is not None:
+        if not self._work[scored.id][1].keep_targets and scored.token_logprobs is not None:
             scored = replace(scored, token_logprobs=None, greedy=None, top=None)
         with self._changed:
             self._scored.append(scored)
@@ -123,13 +125,19 @@ class ScoreCommitter:
         with self._phases.committing(len(scored)):
             self._try_to_commit(scored)
 
-    def _try_to_commit(self, scored: list[ScoredChunk]) -> None:
+    def _try_to_commit(self, computed: list[ScoredChunk]) -> None:
         waits = False
+        scored = [self._whole(chunk) for chunk in computed]
         while not self._lease.over:
             try:
                 provenances = self._provenances.ids_of(scored)
                 finished = finish(
-                    self._database, self._batch_id, scored, durable=self._durable, provenances=provenances
+                    self._database,
+                    self._batch_id,
+                    scored,
+                    durable=self._durable,
+                    provenances=provenances,
+                    new_scores=self._new_scores(computed) if self._durable else None,
                 )
             except StorageUnavailable:
                 if not waits:
@@ -149,3 +157,22 @@ class ScoreCommitter:
             return
         self.gave_up = True
         log.warning("scores were given up", chunks=len(scored), batch_id=self._batch_id)
+
+    def _whole(self, computed: ScoredChunk) -> ScoredChunk:
+        """Return the scores of all items of a chunk, from those that were computed."""
+        partial = self._partial.get(computed.id)
+        if partial is None:
+            return computed
+        known = partial.sources.known
+        return replace(
+            computed,
+            scores=partial.sources.spread(computed.scores),
+            cached_tokens=computed.cached_tokens + partial.not_computed,
+            algorithms=tuple(sorted({*computed.algorithms, *(() if known is None else known.algorithms)})),
+            recomputed=partial.recomputed,
+        )
+
+    def _new_scores(self, computed: list[ScoredChunk]) -> dict[int, NewScores]:
+        """Return what later jobs may use of these chunks. Raises StorageUnavailable."""
+        found = {chunk.id: self._provenances.new_scores(*self._work[chunk.id], chunk) for chunk in computed}
+        return {number: scores for number, scores in found.items() if scores is not None}

@@ -160,6 +160,7 @@ class _Process:
             tracer=self.tracer,
             stopping=stopping,
             beside=beside,
+            provenance_id=worker.provenance_id,
         )
 
     def start_sweeping(self) -> None:

@@ -22,6 +22,9 @@ class Usage(Shape):
     completion_tokens: Literal[0] = 0
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    reused_items: int = Field(
+        description="items that were not computed, because an equal item of the job was, or one of an earlier job"
+    )
 
 
 class Provenance(Shape):
@@ -36,6 +39,9 @@ class Provenance(Shape):
     processor: str | None = Field(description="of a device that is a processor: its name, and the cores in use")
     step_tokens: int = Field(description="tokens of the largest step, on which the bits of large products may depend")
     batch_invariant: bool = Field(description="false: the rounding may depend on what else was scored")
+    planner: str | None = Field(
+        description="a hash of how the worker chooses algorithms; null if an earlier version did not say"
+    )
     versions: dict[str, str] = Field(description="of this service and of the libraries that compute")
     algorithms: list[str] = Field(description="by which the items were scored (docs/algorithms.md)")
     calibration: str | None = Field(

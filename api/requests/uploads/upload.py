@@ -27,7 +27,7 @@ from jobs.queue.read import get_job
 from jobs.queue.upload import EarlierUpload, Upload, accept_upload, begin_upload, remove_upload, stage
 from jobs.store.database import StorageUnavailable
 from jobs.store.records import Accepted, JobRecord, Submission
-from scoring.layout import Chunk
+from scoring.chunk import Chunk
 from telemetry.tracing import current_traceparent
 
 JSON_LINES = "application/x-ndjson"

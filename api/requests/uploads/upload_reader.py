@@ -17,8 +17,8 @@ from api.requests.sender import Sender
 from api.requests.submission import parse_object, read_upload
 from api.requests.uploads.lines import LineReader
 from jobs.store.records import Submission
+from scoring.chunk import Chunk
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Chunk
 from scoring.prepare import Preparation
 from scoring.request import check_items
 

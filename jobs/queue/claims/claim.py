@@ -36,6 +36,7 @@ def claim(
     after_interactive: bool = False,
     work_left: bool = False,
     without: Collection[str] | None = None,
+    provenance_id: int | None = None,
 ) -> Claim | None:
     """Claim waiting chunks for a worker; return None if there is none that it can score.
 
@@ -58,12 +59,14 @@ def claim(
 
     work_left: whether the worker's last claim left work behind. Otherwise PostgreSQL is asked for all that waits with
     one statement. Only if that is more than fits, the work is chosen here, in a transaction of four round trips.
+
+    provenance_id: of the worker, as in WorkerRecord. Kept scores of another provenance are computed anew.
     """
     interactive_only = interactive_only or without is not None
     if not (work_left or after_interactive or without is not None):
         with suppress(DeadlockError):
             claimed, work_waits = _claim_all(
-                db, worker_id, card, budget_tokens, max_chunks, interactive_only=interactive_only
+                db, worker_id, card, budget_tokens, max_chunks, provenance_id, interactive_only=interactive_only
             )
             if claimed is not None or not work_waits:
                 return claimed
@@ -72,7 +75,7 @@ def claim(
             # A crash of the database may undo a claim. The fence then rejects its scores, as the batch id is unknown.
             with db.write(durable=False, avoid_sort=True) as tx:
                 choice = choose(tx, card, budget_tokens, max_chunks, interactive_only, after_interactive, without)
-                claimed = _take(tx, worker_id, card.name, choice) if choice.chunks else None
+                claimed = _take(tx, worker_id, card.name, choice, provenance_id) if choice.chunks else None
         except DeadlockError:
             # All transactions lock flows in one order: see jobs.queue.fair_shares. If PostgreSQL ends a claim because
             # of a deadlock all the same, that is no outage.
@@ -90,7 +93,14 @@ def claim(
 
 
 def _claim_all(
-    db: Database, worker_id: str, card: ModelCard, budget_tokens: int, max_chunks: int, *, interactive_only: bool
+    db: Database,
+    worker_id: str,
+    card: ModelCard,
+    budget_tokens: int,
+    max_chunks: int,
+    provenance_id: int | None,
+    *,
+    interactive_only: bool,
 ) -> tuple[Claim | None, bool]:
     """Claim all that waits: see :func:`take_all`. Return also whether work may wait for the worker now."""
     given = card_parameters(card) | {"budget": budget_tokens, "most": max_chunks}
@@ -109,10 +119,10 @@ def _claim_all(
         with suppress(StorageUnavailable), db.write(durable=False) as tx:
             empty = flows_without(tx, card, of_flow, interactive=choice.interactive)
             update_flows(tx, card.name, {}, empty, interactive=choice.interactive)
-    return _claimed(batch["in_batch"], rows, choice), len(waiting) > len(rows)
+    return _claimed(batch["in_batch"], rows, choice, provenance_id), len(waiting) > len(rows)
 
 
-def _take(tx: Transaction, worker_id: str, model: str, choice: Choice) -> Claim | None:
+def _take(tx: Transaction, worker_id: str, model: str, choice: Choice, provenance_id: int | None) -> Claim | None:
     """Make the chosen chunks one batch."""
     tokens = choice.tokens
     batch = _new_batch(tx.settings, worker_id, model)
@@ -125,7 +135,7 @@ def _take(tx: Transaction, worker_id: str, model: str, choice: Choice) -> Claim 
     if not rows:
         return None
     update_flows(tx, model, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
-    return _claimed(batch["in_batch"], rows, choice)
+    return _claimed(batch["in_batch"], rows, choice, provenance_id)
 
 
 def _new_batch(settings: StoreSettings, worker_id: str, model: str) -> dict[str, Any]:
@@ -137,14 +147,16 @@ def _new_batch(settings: StoreSettings, worker_id: str, model: str) -> dict[str,
     }
 
 
-def _claimed(batch_id: str, rows: Mapping[int, Any], choice: Choice) -> Claim:
+def _claimed(batch_id: str, rows: Mapping[int, Any], choice: Choice, provenance_id: int | None) -> Claim:
     """Return what was claimed. rows: of the chosen chunks that were taken, with their inputs."""
+    groups, partial = claimed_work(rows, [chunk for chunk in choice.chunks if chunk.id in rows], provenance_id)
     return Claim(
         batch_id,
-        claimed_work(rows, [chunk for chunk in choice.chunks if chunk.id in rows]),
+        groups,
         choice.interactive,
         choice.leaves_work(len(rows)),
         durable=any(row.ends_durably for row in rows.values()),
         tokens=choice.tokens,
         jobs=claimed_jobs(rows.values()),
+        partial=partial,
     )

@@ -84,7 +84,7 @@ def _loading(taken: CTE, waiting: CTE | None = None) -> Select[Any]:
         select(
             *((taken.c.id,) if waiting is None else waiting.c),
             taken.c.job_id,
-            *chunk_inputs.c["rows", "continuations"],
+            *chunk_inputs.c["rows", "continuations", "sources"],
             *jobs.c["label_token_ids", "options", "priority", "traceparent", "ends_durably"],
             *prefixes.c["tokens", "tokenizer_fingerprint"],
             prefixes.c.tenant.label("owner"),

@@ -18,7 +18,8 @@ from jobs.store.database import Database
 from jobs.store.records import Claim, JobStatus, Origin, Submission
 from jobs.store.signed_result import verified_result
 from jobs.store.tables import chunk_scores, chunks
-from scoring.layout import Chunk, Continuations, Head, LabelScores, Rows, ScoredChunk
+from scoring.chunk import Chunk
+from scoring.layout import Continuations, Head, LabelScores, Rows, ScoredChunk
 from scoring.options import Normalization, ScoreOptions, Scoring
 from scoring.work import chunk_of
 from tests.jobs.work import CARD, submission, submit, take

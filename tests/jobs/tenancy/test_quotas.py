@@ -24,8 +24,8 @@ from jobs.store.records import Accepted, Idempotency, Submission
 from jobs.store.tables import chunks, flows, prefixes, tenants
 from jobs.tenancy.quotas import MAX_RECOUNT_DELAY_SECONDS, charge, has_room, recount
 from jobs.tenancy.tenants import create_tenant, set_tenant
+from scoring.chunk import Chunk
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.layout import Chunk
 from scoring.options import Priority
 from scoring.work import chunk_of, work_of_prefix
 from tests.databases import quick_on

@@ -16,7 +16,7 @@ from api.requests.bodies.json_body import MAX_CONTAINERS
 from api.requests.uploads import lines, upload_reader
 from api.requests.uploads.upload_reader import UploadReader
 from jobs.store.tables import chunks
-from scoring.layout import Chunk
+from scoring.chunk import Chunk
 from scoring.prepare import Preparation
 from tests.api.requests.uploads.uploading import (
     FIRST,
