@@ -98,6 +98,8 @@ class Metrics:
         self._tenant_tokens = self._counter(
             "scoreline_tenant_accepted_tokens", "Tokens of all sequences of these jobs.", "tenant"
         )
+        reused = "Items of these jobs that need not be computed, because an equal item was or will be."
+        self._tenant_reused = self._counter("scoreline_tenant_reused_items", reused, "tenant")
         ended_jobs = "Ends of jobs that this API learned of: by waiting, reading, cancelling or sweeping."
         self._ended_jobs = self._counter("scoreline_jobs_ended", ended_jobs, "status")
         lines = "Lines of batches that this API wrote, to output files (completed) or to error files (failed)."
@@ -145,20 +147,21 @@ class Metrics:
         if code is not None:
             self._errors.labels(code).inc()
 
-    def count_accepted(self, submission: Submission) -> None:
+    def count_accepted(self, submission: Submission, reused_items: int) -> None:
         """Count a job that was accepted now, not earlier."""
         self._accepted.labels(submission.origin.value, submission.priority.value).inc()
         self._tenant_jobs.labels(self._tenants.label(submission.tenant)).inc()
-        self._count_work(submission)
+        self._count_work(submission, reused_items)
 
     def count_uploaded(self, job: JobRecord) -> None:
         """Count the items of a job that was accepted without them, and then sent in pieces."""
-        self._count_work(job)
+        self._count_work(job, job.reused_items)
 
-    def _count_work(self, job: Submission | JobRecord) -> None:
+    def _count_work(self, job: Submission | JobRecord, reused_items: int) -> None:
         tenant = self._tenants.label(job.tenant)
         self._tenant_items.labels(tenant).inc(job.total_items)
         self._tenant_tokens.labels(tenant).inc(job.prompt_tokens)
+        self._tenant_reused.labels(tenant).inc(reused_items)
 
     def count_lines(self, *, completed: int, failed: int) -> None:
         """Count lines of a batch that were written."""

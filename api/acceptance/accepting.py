@@ -139,7 +139,7 @@ class Acceptor:
     def _count(self, submission: Submission, outcome: Outcome) -> None:
         """Count a job, unless it was accepted earlier."""
         if isinstance(outcome, Accepted) and not outcome.replayed:
-            self._metrics.count_accepted(submission)
+            self._metrics.count_accepted(submission, outcome.reused_items)
 
     async def _commit_all(self) -> None:
         """Commit what waits, one group after another, until nothing waits."""

@@ -15,6 +15,7 @@ _USAGE = {
     "completion_tokens": 0,
     "total_tokens": 25,
     "prompt_tokens_details": {"cached_tokens": 11},
+    "reused_items": 0,
 }
 _SCORES: dict[str, Any] = {
     "id": JOB_ID,

@@ -116,7 +116,7 @@ class Feeder:
         self._service.acceptance.storage_quota.add(batch.tenant, fed.stored_bytes)
         for submission in fed.submissions:
             self._service.acceptance.ringer.ring(submission.model)
-            self._service.metrics.count_accepted(submission)
+            self._service.metrics.count_accepted(submission, submission.reused_items)
         return fed
 
     async def _read(self, batch: BatchRecord, principal: Principal, lines: Sequence[InputLine]) -> list[ReadLine]:

@@ -17,6 +17,7 @@ from jobs.file_batches.reading import BatchRecord
 from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
 from jobs.queue.ending import end_jobs, lock_jobs
 from jobs.queue.new_jobs import NewJob
+from jobs.queue.reuse import reusing
 from jobs.queue.storing import store_jobs
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
@@ -85,6 +86,9 @@ def feed(
     returns the refusal of a line whose ``custom_id`` an earlier line has. is_late: the lines are refused because the
     batch has expired.
     """
+    jobs_of_lines = reusing(db, [line.submission for line in lines if line.submission is not None])
+    found = iter(jobs_of_lines)
+    lines = [line if line.submission is None else replace(line, submission=next(found)) for line in lines]
     for _ in range(2):
         try:
             return _feed(db, batch, lines, read_bytes, read_lines, refuse_repeated, is_late=is_late)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import compress
 
 import structlog
 
 from jobs.queue.idempotency import WantedKey, check_earlier, take_keys
 from jobs.queue.new_jobs import NewJob
-from jobs.queue.reuse import with_kept
+from jobs.queue.reuse import reusing
 from jobs.queue.storing import store_alone, store_jobs
 from jobs.store.database import Database, DeadlockError, LockedError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_job_id
@@ -88,11 +87,7 @@ def accept_group(db: Database, submissions: Sequence[Submission]) -> list[Outcom
 
 def _members(db: Database, submissions: Sequence[Submission]) -> list[NewJob]:
     """Return new jobs, with the scores that are kept of their items."""
-    of_jobs = with_kept(db, [(submission, submission.chunks) for submission in submissions])
-    return [
-        NewJob(new_job_id(), submission if of_job is submission.chunks else replace(submission, chunks=of_job))
-        for submission, of_job in zip(submissions, of_jobs, strict=True)
-    ]
+    return [NewJob(new_job_id(), submission) for submission in reusing(db, submissions)]
 
 
 def _with_different_keys(members: Iterable[NewJob]) -> list[NewJob]:

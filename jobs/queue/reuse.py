@@ -57,6 +57,15 @@ def may_be_kept(options: ScoreOptions) -> bool:
     return not options.needs_targets and options.adapter is None
 
 
+def reusing(db: Database, submissions: Sequence[Submission]) -> list[Submission]:
+    """Return submissions with the scores that are kept of their items. Raises StorageUnavailable."""
+    of_jobs = with_kept(db, [(submission, submission.chunks) for submission in submissions])
+    return [
+        submission if of_job is submission.chunks else replace(submission, chunks=of_job)
+        for submission, of_job in zip(submissions, of_jobs, strict=True)
+    ]
+
+
 def with_kept(db: Database, given: Sequence[tuple[Submission, Sequence[Chunk]]]) -> list[Sequence[Chunk]]:
     """Return chunks of submissions with the scores that are kept of their items. Raises StorageUnavailable."""
     found = [of_job for _, of_job in given]

@@ -47,6 +47,7 @@ class Job(Short):
     warnings: list[str]  # what is odd about the request, in words
     prompt_tokens: int  # the lengths of all sequences, summed
     cached_tokens: int  # prompt tokens that did not have to be computed
+    reused_items: int  # items that were not computed, because an equal item was
     provenance: list[Provenance | None] | None  # what computed its scores, once it has ended
     result: ScoreResult | None  # if it succeeded and has at most 1,000 items; None for likelihoods
     likelihoods: LikelihoodResult | None  # the same of a job of likelihoods
@@ -74,6 +75,7 @@ class Job(Short):
             error=JobFailure(error["code"], error["message"]) if error else None,
             prompt_tokens=usage["prompt_tokens"],
             cached_tokens=usage["prompt_tokens_details"]["cached_tokens"],
+            reused_items=usage.get("reused_items", 0),
             provenance=Provenance.read_all(raw),
             result=ScoreResult.read(result, asked) if result and kind == "score" else None,
             likelihoods=LikelihoodResult.read(result, asked) if result and kind == "likelihood" else None,

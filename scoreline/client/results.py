@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_ARTEFACTS = frozenset({"calibration", "threshold"})
+_OPTIONAL = frozenset({"calibration", "threshold", "planner"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Provenance:
     processor: str | None  # of a device that is a processor: its name, and the cores in use
     step_tokens: int  # tokens of the largest step
     batch_invariant: bool  # False: the rounding may depend on what else was scored
+    planner: str | None  # a hash of how the worker chooses algorithms; None: an old service does not say
     versions: Mapping[str, str]  # of the service and of the libraries that compute
     algorithms: Sequence[str]  # by which the items were scored
     calibration: str | None  # the id of the calibration that was applied; None: there is none
@@ -44,7 +45,7 @@ class Provenance:
         entries = raw.get("provenance")
         if entries is None:
             return None
-        return [None if one is None else read_fields(cls, one, optional=_ARTEFACTS) for one in entries]
+        return [None if one is None else read_fields(cls, one, optional=_OPTIONAL) for one in entries]
 
 
 OPTIONAL_COLUMNS = frozenset({"logprobs", "logits", "label_mass", "relevance", "calibrated", "action", "label_set"})

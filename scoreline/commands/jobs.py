@@ -205,7 +205,8 @@ def show_command(job: JobArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOp
         "error": ": ".join(found.error) if found.error else None,
         "model": found.model,
         "priority": found.priority,
-        "items": f"{found.scored_items:,} of {found.total_items:,} scored",
+        "items": f"{found.scored_items:,} of {found.total_items:,} scored"
+        + (f", {found.reused_items:,} of them not computed again" if found.reused_items else ""),
         "tokens": f"{found.prompt_tokens:,}, of which {found.cached_tokens:,} did not have to be computed",
         "created": _time(found.created_at),
         "started": _time(found.started_at),
