@@ -14,3 +14,4 @@ class Sender:
     principal: Principal
     idempotency_key: str | None = None
     is_strict: bool = False  # whether unknown fields are refused
+    wants_computed: bool = False  # whether scores that are kept must not be used: see headers/cache_control.py

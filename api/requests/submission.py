@@ -208,6 +208,7 @@ def submission_of(
         quota=sender.principal.policy.max_waiting_tokens,
         webhook=fields.webhook,
         notice_key=new_notice_key() if fields.origin is Origin.CALL else None,
+        may_reuse=not sender.wants_computed,
     )
 
 

@@ -21,6 +21,7 @@ from api.budget import place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
 from api.requests.bodies.receiving import received_body
+from api.requests.headers.cache_control import wants_computed
 from api.requests.headers.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
 from api.requests.job_set import MAX_JOBS, ReadJob, read_job_set
 from api.requests.sender import Sender
@@ -67,7 +68,7 @@ async def submit_set(
     """
     if request.headers.get("idempotency-key") is not None:
         raise invalid("a set has no Idempotency-Key: give each of its jobs an idempotency_key", "Idempotency-Key")
-    sender = Sender(principal, is_strict=is_strict(request, handling))
+    sender = Sender(principal, is_strict=is_strict(request, handling), wants_computed=wants_computed(request))
     async with received_body(request, service.reading.limits, service.threads) as data:
         read = await service.bodies.read(request, principal.tenant, read_job_set, data, sender)
     # One after the other, since what the first one is admitted by mostly holds for all.

@@ -32,6 +32,7 @@ from api.provenances import Shown
 from api.request_id import BrokenOffError
 from api.requests.bodies.receiving import media_type, received_body
 from api.requests.headers.accept import names
+from api.requests.headers.cache_control import wants_computed
 from api.requests.headers.idempotency import REPLAYED, IdempotencyKey
 from api.requests.headers.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
 from api.requests.sender import Sender
@@ -145,7 +146,7 @@ async def submit(
     With `dry_run` nothing is stored, not even an Idempotency-Key, and the answer is a 200 that says what the job would
     take.
     """
-    sender = Sender(principal, idempotency_key, is_strict(request, handling))
+    sender = Sender(principal, idempotency_key, is_strict(request, handling), wants_computed(request))
     if place_of(request).kind is Kind.UPLOAD:
         accepted, job = await receive_upload(request, service, sender)
     else:

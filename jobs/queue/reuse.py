@@ -72,7 +72,7 @@ def with_kept(db: Database, given: Sequence[tuple[Submission, Sequence[Chunk]]])
     wanted = [
         number
         for number, (submission, of_job) in enumerate(given)
-        if of_job and submission.origin is not Origin.CALL and may_be_kept(submission.options)
+        if of_job and submission.may_reuse and submission.origin is not Origin.CALL and may_be_kept(submission.options)
     ]
     if not wanted or not db.settings.reuse_scores_seconds:
         return found

@@ -19,7 +19,7 @@ from jobs.store.webhook_events import Webhook
 from scoring.chunk import Chunk
 from scoring.error_codes import ErrorCode
 from scoring.labels.item_labels import ItemLabels
-from scoring.layout import Continuations, GroupWork, LabelScores, TargetScores, TokenIds
+from scoring.layout import Continuations, GroupWork, LabelScores, ScoredChunk, TargetScores, TokenIds
 from scoring.options import Priority, ScoreOptions
 from scoring.sources import Sources
 from scoring.work import work_of_group
@@ -85,6 +85,7 @@ class Submission:
     item_labels: ItemLabels | None = None  # which of the labels each item has; None: all of them
     form: Mapping[str, Any] | None = None  # as JSON: what the answer needs beside the scores, by options.shape
     traceparent: str | None = None  # of the request, as W3C writes it; None: it is not traced
+    may_reuse: bool = True  # whether scores that are kept may be used for its items
 
     def __post_init__(self) -> None:
         items = sum(len(chunk.rows) for chunk in self.chunks)
@@ -238,6 +239,20 @@ class Claim:
     jobs: tuple[ClaimedJob, ...] = ()  # whose chunks they are
     partial: Mapping[int, PartialChunk] = field(default_factory=dict)
     """The chunks that hold more items than are computed, by their ids."""
+
+    def whole(self, computed: ScoredChunk) -> ScoredChunk:
+        """Return the scores of all items of a chunk, from those that were computed."""
+        partial = self.partial.get(computed.id)
+        if partial is None:
+            return computed
+        known = partial.sources.known
+        return replace(
+            computed,
+            scores=partial.sources.spread(computed.scores),
+            cached_tokens=computed.cached_tokens + partial.not_computed,
+            algorithms=tuple(sorted({*computed.algorithms, *(() if known is None else known.algorithms)})),
+            recomputed=partial.recomputed,
+        )
 
     @property
     def chunk_ids(self) -> list[int]:

@@ -170,7 +170,7 @@ class StandInWorker(threading.Thread):
         if self.fails:
             self.announcing_bell.announce(abandon(self._database, claimed.batch_id, "the engine failed").job_ids)
             return True
-        scored = [self.score_chunk(group, chunk) for group in claimed.groups for chunk in group.chunks]
+        scored = [claimed.whole(self.score_chunk(group, chunk)) for group in claimed.groups for chunk in group.chunks]
         provenances = {}
         if self.provenance is not None:
             provenances = dict.fromkeys(claimed.chunk_ids, record_provenance(self._database, self.provenance))

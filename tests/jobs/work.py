@@ -100,7 +100,7 @@ def score(work: ChunkWork) -> ScoredChunk:
 
 def scored(claimed: Claim) -> list[ScoredChunk]:
     """Score all chunks of a claim."""
-    return [score(chunk) for group in claimed.groups for chunk in group.chunks]
+    return [claimed.whole(score(chunk)) for group in claimed.groups for chunk in group.chunks]
 
 
 def finish_all(store: Database, claimed: Claim) -> Finished:

@@ -52,7 +52,7 @@ class ScoreCommitter:
             chunk.id: (len(chunk.rows), chunk.columns) for group in claimed.groups for chunk in group.chunks
         }
         self._work = {chunk.id: (group, chunk) for group in claimed.groups for chunk in group.chunks}
-        self._partial = claimed.partial
+        self._claimed = claimed
         self._lease = lease
         self._stopping = stopping
         self._provenances = provenances
@@ -127,7 +127,7 @@ class ScoreCommitter:
 
     def _try_to_commit(self, computed: list[ScoredChunk]) -> None:
         waits = False
-        scored = [self._whole(chunk) for chunk in computed]
+        scored = [self._claimed.whole(chunk) for chunk in computed]
         while not self._lease.over:
             try:
                 provenances = self._provenances.ids_of(scored)
@@ -157,20 +157,6 @@ class ScoreCommitter:
             return
         self.gave_up = True
         log.warning("scores were given up", chunks=len(scored), batch_id=self._batch_id)
-
-    def _whole(self, computed: ScoredChunk) -> ScoredChunk:
-        """Return the scores of all items of a chunk, from those that were computed."""
-        partial = self._partial.get(computed.id)
-        if partial is None:
-            return computed
-        known = partial.sources.known
-        return replace(
-            computed,
-            scores=partial.sources.spread(computed.scores),
-            cached_tokens=computed.cached_tokens + partial.not_computed,
-            algorithms=tuple(sorted({*computed.algorithms, *(() if known is None else known.algorithms)})),
-            recomputed=partial.recomputed,
-        )
 
     def _new_scores(self, computed: list[ScoredChunk]) -> dict[int, NewScores]:
         """Return what later jobs may use of these chunks. Raises StorageUnavailable."""

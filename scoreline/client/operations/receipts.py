@@ -36,7 +36,7 @@ def repeat(service: Service, path: str, body: Mapping[str, Any]) -> Flow[Mapping
     """
     if path != "/v1/jobs":
         return (yield from send(service, call(path, dict, body, TIMEOUT, None)))
-    job = yield from submitted(service, JsonBody(body), None, NOTHING_ASKED)
+    job = yield from submitted(service, JsonBody(body), None, NOTHING_ASKED, wants_computed=True)
     ended = yield from wait(service, job, timeout=TIMEOUT)
     if "result" not in ended.raw:
         raise InvalidRequest("invalid_request", f"{ended.id} is too long to be read with its result")

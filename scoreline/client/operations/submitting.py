@@ -64,9 +64,14 @@ def upload(
     return (yield from submitted(service, PackedLines(first, lines), idempotency_key, asked))
 
 
-def submitted(service: Service, body: Body, key: str | None, asked: Asked) -> Flow[Job]:
-    """Submit a job, which remembers what the client knows of its request."""
-    headers = idempotency(key)
+def submitted(
+    service: Service, body: Body, key: str | None, asked: Asked, *, wants_computed: bool = False
+) -> Flow[Job]:
+    """Submit a job, which remembers what the client knows of its request.
+
+    wants_computed: use no scores that are kept.
+    """
+    headers = {**idempotency(key), **({"Cache-Control": "no-cache"} if wants_computed else {})}
     request = Request("POST", "/v1/jobs", lambda raw: Job.read(raw, asked), headers=headers, body=body)
     try:
         return (yield from send(service, request))
