@@ -53,8 +53,8 @@ def quick_worker(remembered: int) -> list[str]:
 class Service:
     """The processes, which can be killed and started again."""
 
-    def __init__(self, stack: ExitStack, folder: Path, database: str, worker: Sequence[str]) -> None:
-        """worker: Python's arguments that start one."""
+    def __init__(self, stack: ExitStack, folder: Path, database: str, worker: Sequence[str], **variables: str) -> None:
+        """worker: Python's arguments that start one. variables: further ones of the environment."""
         self.postgres = stack.enter_context(closing(PostgresServer(options={}))) if database == "postgres" else None
         url = f"sqlite:///{folder}/scoreline.db" if self.postgres is None else ""
         if self.postgres is not None:
@@ -64,10 +64,13 @@ class Service:
             SCORELINE_DATABASE_URL=url,
             SCORELINE_BELL_SOCKET=f"{folder}/bell",
             SCORELINE_PORT=str(self.port),
-            SCORELINE_MODEL=str(DEMONSTRATION),
-            SCORELINE_MODEL_NAME="demonstration",
-            SCORELINE_BOOTSTRAP_KEY=KEY,
-            SCORELINE_LEASE_SECONDS="5",
+            **{
+                "SCORELINE_MODEL": str(DEMONSTRATION),
+                "SCORELINE_MODEL_NAME": "demonstration",
+                "SCORELINE_BOOTSTRAP_KEY": KEY,
+                "SCORELINE_LEASE_SECONDS": "5",
+                **variables,
+            },
         )
         migrate = python_command("-m", "operations.migrate")
         subprocess.run(migrate, env=self.variables, check=True, stderr=subprocess.DEVNULL)
