@@ -253,7 +253,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 "finish_reason": "length",
             }
         ],
-        "usage": _USAGE | {"prompt_tokens": 2, "total_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}},
+        "usage": {
+            "prompt_tokens": 2,
+            "completion_tokens": 0,
+            "total_tokens": 2,
+            "prompt_tokens_details": {"cached_tokens": 0},
+        },
         "warnings": [],
     },
     "RerankResponse": _RANKING,

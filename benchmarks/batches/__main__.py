@@ -53,8 +53,10 @@ def quick_worker(remembered: int) -> list[str]:
 class Service:
     """The processes, which can be killed and started again."""
 
-    def __init__(self, stack: ExitStack, folder: Path, database: str, worker: Sequence[str], **variables: str) -> None:
-        """worker: Python's arguments that start one. variables: further ones of the environment."""
+    def __init__(
+        self, stack: ExitStack, folder: Path, database: str, worker: Sequence[str], workers: int = 1, **variables: str
+    ) -> None:
+        """worker: Python's arguments that start one. workers: how many. variables: further ones of the environment."""
         self.postgres = stack.enter_context(closing(PostgresServer(options={}))) if database == "postgres" else None
         url = f"sqlite:///{folder}/scoreline.db" if self.postgres is None else ""
         if self.postgres is not None:
@@ -74,7 +76,8 @@ class Service:
         )
         migrate = python_command("-m", "operations.migrate")
         subprocess.run(migrate, env=self.variables, check=True, stderr=subprocess.DEVNULL)
-        self._commands = {"api": ["-m", "api"], "worker": list(worker)}
+        names = ["worker", *(f"worker {number}" for number in range(2, workers + 1))]
+        self._commands = {"api": ["-m", "api"], **{name: list(worker) for name in names}}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(self._stop)
         for name in self._commands:

@@ -6,17 +6,18 @@ order of their keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from sqlalchemy import insert, select
 
 from jobs.queue.fair_shares import Flow, open_flows
+from jobs.queue.homes import Home, PrefixKey, homes_of
 from jobs.store.clock import NOW
 from jobs.store.codec import pack_ids, pack_options, pack_places, pack_scores
 from jobs.store.database import Transaction
-from jobs.store.records import JobStatus, Submission
+from jobs.store.records import JobStatus, Origin, Submission
 from jobs.store.tables import CONTINUED, ChunkState, chunk_inputs, chunk_scores, chunks, jobs, prefixes
 from jobs.store.upsert import FindByKey, get_or_create_all, insert_if_new
 from jobs.webhooks.outbox import pack_webhook
@@ -37,24 +38,44 @@ class NewJob(NamedTuple):
 
 def store_by_steps(tx: Transaction, new: Sequence[NewJob]) -> None:
     """Store jobs with their prefixes and chunks, and open their flows, with a statement for each table."""
+    homes = find_homes(tx, new)
     prefix_ids, now = store_prefixes(tx, [job.submission for job in new])
-    rows, of_jobs = rows_of(tx.settings, new, prefix_ids, now)
+    rows, of_jobs = rows_of(tx.settings, new, prefix_ids, now, homes)
     tx.execute(_INSERT_JOBS, rows)
     store_chunks(tx, of_jobs)
     open_flows(tx, flows_of(new))
 
 
+def find_homes(tx: Transaction, new: Iterable[NewJob]) -> dict[PrefixKey, Home]:
+    """Return the homes of the prefixes of jobs, by their keys, except for calls: whoever is free answers them."""
+    shared = {
+        prefix_row(tx.settings, submission).key
+        for _, submission in new
+        if submission.origin is not Origin.CALL and submission.waiting_chunks and work_of_prefix(len(submission.prefix))
+    }
+    return homes_of(tx, shared)
+
+
 def rows_of(
-    settings: StoreSettings, new: Sequence[NewJob], prefix_ids: Sequence[int], now: float
+    settings: StoreSettings,
+    new: Sequence[NewJob],
+    prefix_ids: Sequence[int],
+    now: float,
+    homes: Mapping[PrefixKey, Home],
 ) -> tuple[list[dict[str, Any]], list[NewChunk]]:
-    """Return the rows of jobs that are accepted now, and their chunks."""
+    """Return the rows of jobs that are accepted now, and their chunks. homes: see :func:`find_homes`."""
     rows: list[dict[str, Any]] = []
     of_jobs: list[NewChunk] = []
     for (job_id, submission), prefix_id in zip(new, prefix_ids, strict=True):
         row = job_row(submission, job_id, prefix_id, now)
         due = due_at(settings, submission.priority, now, row["expires_at"])
         rows.append(row)
-        of_jobs += chunks_to_store(submission, submission.chunks, job_id, prefix_id, due, ChunkState.WAITING)
+        stored = chunks_to_store(submission, submission.chunks, job_id, prefix_id, due, ChunkState.WAITING)
+        home = homes.get(prefix_row(settings, submission).key) if homes else None
+        if home is not None and submission.origin is not Origin.CALL:
+            for chunk in stored:
+                chunk.row.update(home=home.worker, home_until=now + home.seconds)
+        of_jobs += stored
     return rows, of_jobs
 
 
@@ -190,6 +211,8 @@ def chunks_to_store(
                 "longest_sequence": chunk.longest_sequence + (CONTINUED if has_continuations else 0),
                 "highest_token": max(chunk.highest_token, *shared_ids),
                 "interactive": submission.priority is Priority.INTERACTIVE,
+                "home": None,
+                "home_until": None,
             },
             {
                 "rows": chunk.rows.to_bytes(),

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from sqlalchemy import Column, ColumnElement, Row, Select, and_, bindparam, case, func, literal_column, null, select
 
 from checkpoints.card import ModelCard
+from jobs.queue.homes import FREE
+from jobs.store.clock import NOW
 from jobs.store.codec import unpack_ids, unpack_options, unpack_scores, unpack_targets
 from jobs.store.database import Database
 from jobs.store.lists import is_one_of
@@ -275,9 +277,10 @@ and no sequence or id is too large for the model.
 """
 
 
-def card_parameters(card: ModelCard) -> dict[str, str | int]:
-    """Return the parameters of :data:`CLAIMABLE` for a worker that serves a model."""
+def card_parameters(card: ModelCard, worker_id: str = "") -> dict[str, str | int]:
+    """Return the parameters of :data:`CLAIMABLE` for a worker that serves a model, and those of :data:`homes.FREE`."""
     return {
+        "for_worker": worker_id,
         "for_model": card.name,
         "for_tokenizer": card.work_key,
         "for_context": card.context_length,
@@ -285,25 +288,39 @@ def card_parameters(card: ModelCard) -> dict[str, str | int]:
     }
 
 
-def has_waiting(db: Database, card: ModelCard, *, interactive_only: bool = False) -> bool:
-    """Return whether work waits that a worker with this card can score; if asked for, interactive work alone."""
+def has_waiting(db: Database, card: ModelCard, worker_id: str = "", *, interactive_only: bool = False) -> bool:
+    """Return whether work waits that a worker with this card may claim; if asked for, interactive work alone."""
+    statement = _FIRST_INTERACTIVE if interactive_only else _FIRST
     with db.read() as tx:
-        return tx.scalar(_FIRST_INTERACTIVE if interactive_only else _FIRST, card_parameters(card)) is not None
+        return tx.scalar(statement, card_parameters(card, worker_id)) is not None
 
 
-def others_wait(db: Database, card: ModelCard, without: Collection[str], most_tokens: int) -> bool:
+def seconds_until_free(db: Database, card: ModelCard) -> float | None:
+    """Return the seconds until work that is left to another worker may be claimed by anybody; None without any."""
+    with db.read() as tx:
+        found: float | None = tx.scalar(_NEXT_FREE, card_parameters(card))
+        return found
+
+
+def others_wait(db: Database, card: ModelCard, worker_id: str, without: Collection[str], most_tokens: int) -> bool:
     """Return whether interactive chunks of at most so many tokens wait for the worker, of tenants but these."""
+    given = card_parameters(card, worker_id) | {"without": without, "most": most_tokens}
     with db.read() as tx:
-        return tx.scalar(_OF_OTHERS, card_parameters(card) | {"without": without, "most": most_tokens}) is not None
+        return tx.scalar(_OF_OTHERS, given) is not None
 
 
 # Ordered, so that PostgreSQL reads the head of an index; without an order it may read through the whole table.
-_FIRST = select(chunks.c.id).where(CLAIMABLE).order_by(chunks.c.due_at, chunks.c.id).limit(1)
+_FIRST = select(chunks.c.id).where(CLAIMABLE, FREE).order_by(chunks.c.due_at, chunks.c.id).limit(1)
+_NEXT_FREE = select(func.min(chunks.c.home_until) - NOW).where(CLAIMABLE, chunks.c.home_until > NOW)
 _FIRST_INTERACTIVE = _FIRST.where(chunks.c.interactive)
 _SHORT_OF_FLOW = (
     select(chunks.c.id)
     .where(
-        CLAIMABLE, chunks.c.interactive, chunks.c.tenant == flows.c.tenant, chunks.c.token_count <= bindparam("most")
+        CLAIMABLE,
+        FREE,
+        chunks.c.interactive,
+        chunks.c.tenant == flows.c.tenant,
+        chunks.c.token_count <= bindparam("most"),
     )
     .limit(1)  # This keeps PostgreSQL from a join with all chunks that wait.
     .scalar_subquery()

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from jobs.queue.ending import end_jobs
 from jobs.queue.fair_shares import START
-from jobs.queue.new_jobs import NewJob, flows_of, prefix_row, rows_of, store_by_steps
+from jobs.queue.new_jobs import NewJob, find_homes, flows_of, prefix_row, rows_of, store_by_steps
 from jobs.store.clock import UNIX_SECONDS
 from jobs.store.database import Database, Transaction
 from jobs.store.hot_statement import HotStatement
@@ -74,7 +74,8 @@ def store_at_once(
     wanted = sorted(set(packed))
     places = {prefix.key: place for place, prefix in enumerate(wanted)}
     # The statement finds the id of a prefix by its place, and adds the time of the database to all times.
-    rows, of_jobs = rows_of(tx.settings, new, [places[prefix.key] for prefix in packed], 0.0)
+    homes = find_homes(tx, new)
+    rows, of_jobs = rows_of(tx.settings, new, [places[prefix.key] for prefix in packed], 0.0, homes)
     settings = {} if durable else {"synchronous_commit": "off"}
     if lock_seconds is not None:
         settings["lock_timeout"] = f"{round(1000 * lock_seconds)}ms"
@@ -118,6 +119,7 @@ _CHUNK_VALUES = {
 } | {
     "prefix_id": "new_job.prefix_id",
     "due_at": "created_at + due_at",
+    "home_until": "created_at + home_until",
 }
 _SQL = f"""
     WITH setting AS (

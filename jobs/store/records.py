@@ -239,6 +239,7 @@ class Claim:
     jobs: tuple[ClaimedJob, ...] = ()  # whose chunks they are
     partial: Mapping[int, PartialChunk] = field(default_factory=dict)
     """The chunks that hold more items than are computed, by their ids."""
+    shared_prefixes: tuple[int, ...] = ()  # the ids of the prefixes that are computed once for all work behind them
 
     def whole(self, computed: ScoredChunk) -> ScoredChunk:
         """Return the scores of all items of a chunk, from those that were computed."""

@@ -81,6 +81,9 @@ prefixes = Table(
     Column("sha256", String(64), nullable=False),
     Column("tokens", LargeBinary, nullable=False),
     Column("work", Integer),  # of computing it: see jobs.store.prefix_work; null: version 0.2.0 has stored it
+    # The worker that has claimed work behind it last, and since when that is known: see jobs.queue.homes.
+    Column("home", String(128)),
+    Column("home_at", Seconds),
     # Set when a job that used the prefix is removed. The sweep checks only these prefixes.
     Column("maybe_unused", Boolean, nullable=False, server_default=false()),
     UniqueConstraint("tenant", "tokenizer_fingerprint", "sha256"),
@@ -178,6 +181,9 @@ chunks = Table(
     Column("highest_token", Integer, nullable=False, server_default="0"),
     # Whether its job is interactive. Such chunks are claimed apart, also between the steps of other batches.
     Column("interactive", Boolean, nullable=False, server_default=false()),
+    # The worker that it is left to, and until when: see jobs.queue.homes. Null: anybody may claim it.
+    Column("home", String(128)),
+    Column("home_until", Seconds),
     # Every claim leaves dead rows. By default they would be vacuumed only when a fifth of the table is dead.
     postgresql_with={"autovacuum_vacuum_scale_factor": 0.01},
 )

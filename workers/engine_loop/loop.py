@@ -21,8 +21,9 @@ import structlog
 from bell.interfaces import WorkerBell
 from checkpoints.card import ModelCard
 from jobs.queue.claims.claim import claim
+from jobs.queue.homes import Settler
 from jobs.queue.lease import abandon, release
-from jobs.queue.read import has_waiting, others_wait
+from jobs.queue.read import has_waiting, others_wait, seconds_until_free
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.provenance import Provenance
 from jobs.store.records import Claim
@@ -128,12 +129,14 @@ class ScoringLoop:
         self._throughput = Throughput()
         self._garbage = GarbageCollector()
         self._leases = LeaseRenewals(database)
+        self._settler = Settler(database, worker_id)
         self._provenances = ProvenanceRecorder(database, provenance, is_exact=provenance_id is not None)
         self._provenance_id = provenance_id
         self._woken = threading.Event()
         self._work_left = False  # by the last claim
         self._after_interactive = False  # whether that was interactive work, of which some is left
         self._beside = beside
+        self._found_nothing = False  # whether somebody has rung, and the loop found no work that it may claim
         self._rung = False  # whether somebody has rung since the loop looked for work; a gate may take the event
         self.stopping = stopping or threading.Event()
 
@@ -168,7 +171,15 @@ class ScoringLoop:
                         self._woken.wait(min(RING_SECONDS, self._timing.poll_seconds))
                 elif not self.stopping.is_set():
                     self._garbage.collect_idle()
-                    self._woken.wait(self._timing.poll_seconds)
+                    self._woken.wait(self._idle_seconds())
+
+    def _idle_seconds(self) -> float:
+        """Return for how long the loop may wait for a ring: until work that is left to another worker becomes free."""
+        soon = None
+        if self._found_nothing:
+            with suppress(StorageUnavailable):
+                soon = seconds_until_free(self._database, self._card)
+        return self._timing.poll_seconds if soon is None else min(self._timing.poll_seconds, max(soon, RING_SECONDS))
 
     def close(self) -> None:
         """End what goes on beside the loop."""
@@ -184,6 +195,7 @@ class ScoringLoop:
         claimed = self._claim(after_interactive=self._after_interactive, work_left=self._work_left, woken=woken)
         self._work_left = claimed is not None and claimed.work_left
         self._after_interactive = claimed is not None and claimed.interactive and self._work_left
+        self._found_nothing = claimed is None and woken
         if claimed is None:
             return False
         if self._work_left:
@@ -246,7 +258,7 @@ class ScoringLoop:
         """Claim short interactive work, of at most so many tokens, of other tenants than these."""
         budget = min(most_tokens, self._short_budget())
         with suppress(StorageUnavailable):
-            if others_wait(self._database, self._card, without, budget):
+            if others_wait(self._database, self._card, self._worker_id, without, budget):
                 return claim(
                     self._database,
                     self._worker_id,
@@ -269,7 +281,11 @@ class ScoringLoop:
         budget = self._throughput.budget(self._timing.claim_seconds * (PREEMPTION_SHARE if interactive_only else 1.0))
         with suppress(StorageUnavailable):
             # This query is cheaper than a claim that finds nothing: on SQLite, such a claim waits for whoever writes.
-            if work_left or woken or has_waiting(self._database, self._card, interactive_only=interactive_only):
+            if (
+                work_left
+                or woken
+                or has_waiting(self._database, self._card, self._worker_id, interactive_only=interactive_only)
+            ):
                 return claim(
                     self._database,
                     self._worker_id,
@@ -292,6 +308,8 @@ class ScoringLoop:
             batch_trace(self._tracer, claimed, claimed_at, self._worker_id) as trace,
         ):
             phases = BatchPhases(self._metrics, claimed, claimed_at, trace)
+            with suppress(StorageUnavailable):
+                self._settler.settle(claimed.shared_prefixes)
             try:
                 outcome, reason = self._process(claimed, lease, phases, between_steps)
             except Exception:

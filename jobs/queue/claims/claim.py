@@ -15,9 +15,11 @@ from jobs.queue.claims.claimed_work import claimed_jobs, claimed_work
 from jobs.queue.claims.taking import take_all, take_chosen
 from jobs.queue.fair_shares import update_flows
 from jobs.queue.read import card_parameters, has_waiting
+from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Database, DeadlockError, StorageUnavailable, Transaction
 from jobs.store.identifiers import new_batch_id
 from jobs.store.records import Claim
+from scoring.work import work_of_prefix
 from settings.store import StoreSettings
 
 MAX_CHUNKS = 1_024  # in one batch: this bounds every transaction that handles a batch
@@ -63,6 +65,7 @@ def claim(
     provenance_id: of the worker, as in WorkerRecord. Kept scores of another provenance are computed anew.
     """
     interactive_only = interactive_only or without is not None
+    given = card_parameters(card, worker_id)
     if not (work_left or after_interactive or without is not None):
         with suppress(DeadlockError):
             claimed, work_waits = _claim_all(
@@ -74,7 +77,7 @@ def claim(
         try:
             # A crash of the database may undo a claim. The fence then rejects its scores, as the batch id is unknown.
             with db.write(durable=False, avoid_sort=True) as tx:
-                choice = choose(tx, card, budget_tokens, max_chunks, interactive_only, after_interactive, without)
+                choice = choose(tx, given, budget_tokens, max_chunks, interactive_only, after_interactive, without)
                 claimed = _take(tx, worker_id, card.name, choice, provenance_id) if choice.chunks else None
         except DeadlockError:
             # All transactions lock flows in one order: see jobs.queue.fair_shares. If PostgreSQL ends a claim because
@@ -86,7 +89,11 @@ def claim(
             return claimed
         # Other claims lock more rows than they take, and release them a moment later.
         # A claim of short work alone leaves other work behind, which is no reason to try again.
-        if attempt + 1 == TRIES or without is not None or not has_waiting(db, card, interactive_only=interactive_only):
+        if (
+            attempt + 1 == TRIES
+            or without is not None
+            or not has_waiting(db, card, worker_id, interactive_only=interactive_only)
+        ):
             break
         time.sleep(PAUSE_SECONDS)
     return None
@@ -103,21 +110,21 @@ def _claim_all(
     interactive_only: bool,
 ) -> tuple[Claim | None, bool]:
     """Claim all that waits: see :func:`take_all`. Return also whether work may wait for the worker now."""
-    given = card_parameters(card) | {"budget": budget_tokens, "most": max_chunks}
+    given = card_parameters(card, worker_id) | {"budget": budget_tokens, "most": max_chunks}
     batch = _new_batch(db.settings, worker_id, card.name)
     waiting = take_all(db, batch | given, claim_choice.FEW_CHUNKS, interactive_only=interactive_only)
     if waiting is None:
         return None, True
     rows = {row.id: row for row in waiting if row.job_id is not None}
     if not rows:  # Other claims may hold what waits.
-        return None, bool(waiting) or has_waiting(db, card, interactive_only=interactive_only)
+        return None, bool(waiting) or has_waiting(db, card, worker_id, interactive_only=interactive_only)
     choice = Choice(interactive=waiting[0].interactive, seen=len(waiting))
     of_flow = by_flow(rows.values())
     choice.fill(chain.from_iterable(map(groups_of, of_flow.values())), budget_tokens, max_chunks)
     if len(of_flow) < waiting[0].open_flows:
         # The claim is committed, so an outage must not end it; a later claim closes them.
         with suppress(StorageUnavailable), db.write(durable=False) as tx:
-            empty = flows_without(tx, card, of_flow, interactive=choice.interactive)
+            empty = flows_without(tx, given, of_flow, interactive=choice.interactive)
             update_flows(tx, card.name, {}, empty, interactive=choice.interactive)
     return _claimed(batch["in_batch"], rows, choice, provenance_id), len(waiting) > len(rows)
 
@@ -159,4 +166,13 @@ def _claimed(batch_id: str, rows: Mapping[int, Any], choice: Choice, provenance_
         tokens=choice.tokens,
         jobs=claimed_jobs(rows.values()),
         partial=partial,
+        shared_prefixes=_shared_prefixes(rows, choice),
+    )
+
+
+def _shared_prefixes(rows: Mapping[int, Any], choice: Choice) -> tuple[int, ...]:
+    """Return the ids of prefixes that are computed once for their group. One row of each group has its tokens."""
+    heads = ((chunk.prefix_id, rows[chunk.id].tokens) for chunk in choice.chunks if chunk.id in rows)
+    return tuple(
+        prefix_id for prefix_id, tokens in heads if tokens is not None and work_of_prefix(len(tokens) // TOKEN_BYTES)
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import Integer, Row, Select, bindparam, select
 
-from checkpoints.card import ModelCard
 from jobs.queue.fair_shares import count_of_open_flows, is_of_class, next_flows, turn_of_flow
-from jobs.queue.read import CLAIMABLE, card_parameters
+from jobs.queue.homes import FREE
+from jobs.queue.read import CLAIMABLE
 from jobs.store.database import Transaction
 from jobs.store.prefix_work import prefix_work
 from jobs.store.tables import chunks
@@ -21,6 +21,9 @@ from jobs.store.tables import chunks
 WHOLE_GROUPS = 32  # groups after the first that are gathered from the whole backlog, not only from its urgent end
 MAX_FLOWS = 64  # flows that one claim searches
 FEW_CHUNKS = 128  # a backlog or a flow with fewer chunks is read in one query
+
+Parameters = Mapping[str, str | int]
+"""What :func:`jobs.queue.read.card_parameters` returns of the worker that claims."""
 
 Group = tuple[list[Row[Any]], int]
 """Chunks that share a prefix, and the work of computing that prefix, in tokens."""
@@ -89,7 +92,7 @@ class Choice:
 
 def choose(
     tx: Transaction,
-    card: ModelCard,
+    worker: Parameters,
     budget_tokens: int,
     max_chunks: int,
     interactive_only: bool,
@@ -99,16 +102,16 @@ def choose(
     """Choose the chunks to claim. Their rows are locked on PostgreSQL; SQLite has locked everything."""
     choice = Choice()
     if without is None:
-        candidates = _candidates(tx, card, max_chunks, interactive_only, after_interactive, choice)
+        candidates = _candidates(tx, worker, max_chunks, interactive_only, after_interactive, choice)
     else:
-        candidates = _of_others(tx, card, without, choice)
+        candidates = _of_others(tx, worker, without, choice)
     choice.fill(candidates, budget_tokens, max_chunks, all_within_budget=without is not None)
     return choice
 
 
 def _candidates(
     tx: Transaction,
-    card: ModelCard,
+    worker: Parameters,
     count: int,
     interactive_only: bool,
     after_interactive: bool,
@@ -119,18 +122,18 @@ def _candidates(
     This is a generator, so that nothing is read after the budget is spent. count: how many chunks are read at most, of
     one group or of all other groups of a flow.
     """
-    urgent = _waiting(tx, card, FEW_CHUNKS, interactive=True if interactive_only else None)
+    urgent = _waiting(tx, worker, FEW_CHUNKS, interactive=True if interactive_only else None)
     if not urgent:
         return
     choice.seen = len(urgent)
     if len(urgent) < FEW_CHUNKS:
-        yield from _of_all(tx, card, urgent, after_interactive, choice)
+        yield from _of_all(tx, worker, urgent, after_interactive, choice)
         return
     head = urgent[0]
     if head.interactive and after_interactive:
-        head = _head_of_a_tenant_without_interactive_work(tx, card) or head
+        head = _head_of_a_tenant_without_interactive_work(tx, worker) or head
     choice.interactive = head.interactive
-    turns = next_flows(tx, card.name, interactive=head.interactive, limit=MAX_FLOWS)
+    turns = next_flows(tx, str(worker["for_model"]), interactive=head.interactive, limit=MAX_FLOWS)
     if head.tenant not in turns:
         # Its flow is closed, because an older version accepted the work, or more than MAX_FLOWS flows come before it.
         choice.maybe_closed = True
@@ -138,7 +141,7 @@ def _candidates(
     for tenant in turns:
         empty = True
         of_flow = (row for row in urgent if (row.tenant, row.interactive) == (tenant, head.interactive))
-        for group in _of_flow(tx, card, count, tenant, head.interactive, next(of_flow, None)):
+        for group in _of_flow(tx, worker, count, tenant, head.interactive, next(of_flow, None)):
             empty = False
             yield group
         if empty:
@@ -146,7 +149,7 @@ def _candidates(
 
 
 def _of_all(
-    tx: Transaction, card: ModelCard, waiting: list[Row[Any]], after_interactive: bool, choice: Choice
+    tx: Transaction, worker: Parameters, waiting: list[Row[Any]], after_interactive: bool, choice: Choice
 ) -> Iterator[Group]:
     """Do what :func:`_candidates` does, when all waiting chunks have been read."""
     head = waiting[0]
@@ -161,21 +164,21 @@ def _of_all(
     for rows in of_flow.values():
         yield from groups_of(rows)
     if found_open < head.open_flows:
-        choice.empty += flows_without(tx, card, of_flow, interactive=head.interactive)
+        choice.empty += flows_without(tx, worker, of_flow, interactive=head.interactive)
 
 
-def flows_without(tx: Transaction, card: ModelCard, work: Collection[str], *, interactive: bool) -> list[str]:
+def flows_without(tx: Transaction, worker: Parameters, work: Collection[str], *, interactive: bool) -> list[str]:
     """Return the tenants of open flows that are not among those with work."""
-    turns = next_flows(tx, card.name, interactive=interactive, limit=MAX_FLOWS)
+    turns = next_flows(tx, str(worker["for_model"]), interactive=interactive, limit=MAX_FLOWS)
     return [tenant for tenant in turns if tenant not in work]
 
 
-def _of_others(tx: Transaction, card: ModelCard, without: Collection[str], choice: Choice) -> Iterator[Group]:
+def _of_others(tx: Transaction, worker: Parameters, without: Collection[str], choice: Choice) -> Iterator[Group]:
     """Yield the most urgent interactive groups of the open flows, but for those of these tenants."""
     choice.interactive = True
-    for tenant in next_flows(tx, card.name, interactive=True, limit=MAX_FLOWS):
+    for tenant in next_flows(tx, str(worker["for_model"]), interactive=True, limit=MAX_FLOWS):
         if tenant not in without:
-            yield from groups_of(_waiting(tx, card, FEW_CHUNKS, interactive=True, tenant=tenant))
+            yield from groups_of(_waiting(tx, worker, FEW_CHUNKS, interactive=True, tenant=tenant))
 
 
 def _turn(row: Row[Any]) -> tuple[float, str]:
@@ -183,22 +186,24 @@ def _turn(row: Row[Any]) -> tuple[float, str]:
     return (math.inf if row.turn is None else row.turn, row.tenant)
 
 
-def _head_of_a_tenant_without_interactive_work(tx: Transaction, card: ModelCard) -> Row[Any] | None:
+def _head_of_a_tenant_without_interactive_work(tx: Transaction, worker: Parameters) -> Row[Any] | None:
     """Return the most urgent chunk of such a tenant, that of the flow whose turn is first; None if there is none."""
-    interactive = next_flows(tx, card.name, interactive=True, limit=MAX_FLOWS)
-    for tenant in next_flows(tx, card.name, interactive=False, limit=MAX_FLOWS):
-        if tenant not in interactive and (found := _waiting(tx, card, 1, interactive=False, tenant=tenant)):
+    interactive = next_flows(tx, str(worker["for_model"]), interactive=True, limit=MAX_FLOWS)
+    for tenant in next_flows(tx, str(worker["for_model"]), interactive=False, limit=MAX_FLOWS):
+        if tenant not in interactive and (found := _waiting(tx, worker, 1, interactive=False, tenant=tenant)):
             return found[0]
     return None
 
 
 def _of_flow(
-    tx: Transaction, card: ModelCard, count: int, tenant: str, interactive: bool, head: Row[Any] | None
+    tx: Transaction, worker: Parameters, count: int, tenant: str, interactive: bool, head: Row[Any] | None
 ) -> Iterator[Group]:
     """Yield the groups of one flow. head: its most urgent chunk, if that is known."""
 
     def waiting(limit: int, *, of_group: int | None = None, of_others: int | None = None) -> list[Row[Any]]:
-        return _waiting(tx, card, limit, interactive=interactive, tenant=tenant, of_group=of_group, of_others=of_others)
+        return _waiting(
+            tx, worker, limit, interactive=interactive, tenant=tenant, of_group=of_group, of_others=of_others
+        )
 
     if interactive:
         # Groups are not completed from the backlog: no index leads to the interactive chunks of a group alone.
@@ -219,7 +224,7 @@ def _of_flow(
 
 
 def _waiting(
-    tx: Transaction, card: ModelCard, limit: int, *, interactive: bool | None, **which: str | int | None
+    tx: Transaction, worker: Parameters, limit: int, *, interactive: bool | None, **which: str | int | None
 ) -> list[Row[Any]]:
     """Lock and return waiting chunks that a worker can score, the most urgent first, without those locked by others.
 
@@ -228,7 +233,7 @@ def _waiting(
     """
     values = {name: value for name, value in which.items() if value is not None}
     statement = _select_waiting(interactive, frozenset(values))
-    return list(tx.execute(statement, {"limit": limit} | card_parameters(card) | values))
+    return list(tx.execute(statement, {"limit": limit, **worker, **values}))
 
 
 @cache
@@ -250,7 +255,7 @@ def select_waiting(interactive: bool | None) -> Select[Any]:
             prefix_work(chunks.c.prefix_id).label("prefix_work"),
             turn_of_flow().label("turn"),
         )
-        .where(CLAIMABLE, *(() if interactive is None else (is_of_class(interactive),)))
+        .where(CLAIMABLE, FREE, *(() if interactive is None else (is_of_class(interactive),)))
         .order_by(chunks.c.due_at, chunks.c.id)
         .with_for_update(skip_locked=True)
     )

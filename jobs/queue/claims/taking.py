@@ -117,7 +117,7 @@ _LOAD = _loading(_now_taken)
 # Its limit is part of the text, because PostgreSQL plans the statement once for all values of its parameters.
 @cache
 def _take_all(few: int, interactive_only: bool) -> HotStatement:
-    waiting = select_waiting(True if interactive_only else None).limit(literal_column(str(few))).cte("waiting")
+    waiting = select_waiting(True if interactive_only else None).limit(literal_column(str(few))).cte("w")
     head = select(waiting.c.interactive).order_by(waiting.c.due_at, waiting.c.id).limit(literal_column("1")).cte("head")
     interactive = select(head.c.interactive).scalar_subquery()
     of_class = waiting.c.interactive == interactive

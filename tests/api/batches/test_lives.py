@@ -215,7 +215,7 @@ def test_a_quota_delays_lines_and_refuses_only_those_that_it_can_never_hold(fres
     client = openai_of(api, key)
     worker.gate.clear()
     lines = [line(f"r{n}", BODY | {"query": f"Query {n}", "items": ["a"]}) for n in range(30)]
-    lines.insert(7, line("huge", BODY | {"items": [" France is"] * 100}))
+    lines.insert(7, line("huge", BODY | {"items": [f" France is {n}" for n in range(100)]}))
     created = create(client, upload(client, lines).id)
 
     def read_lines() -> int:

@@ -98,7 +98,7 @@ def test_lines_without_room_are_not_read_again_while_results_are_written(
         with closing(Database.open(api.store)) as store:
             set_tenant(store, "default", max_waiting_tokens=100)
         client = openai_of(api)
-        full = BODY | {"items": [" France is"] * 15}
+        full = BODY | {"items": [f" {chr(97 + n)}" for n in range(15)]}
         lines = [b"bad"] * 20 + [line("a", full), line("b", full)]
         created = create(client, upload(client, lines).id)
 

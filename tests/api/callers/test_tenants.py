@@ -120,7 +120,7 @@ def test_a_quota_limits_the_jobs_calls_and_uploads_of_its_tenant_only(
     store.close()
     worker.gate.clear()
     acme, bolt = tenants["acme"], tenants["bolt"]
-    big = BODY | {"items": [" France is"] * 1_000}
+    big = BODY | {"items": [f" France is {n}" for n in range(1_000)]}
     too_large = acme.post("/v1/jobs", json=big)
     assert (too_large.status_code, too_large.json()["error"]["code"]) == (413, "request_too_large")
     # Of a query that jobs share, a recount finds less work than was charged for, and there would be room again.

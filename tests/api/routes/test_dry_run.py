@@ -75,13 +75,23 @@ def test_nothing_is_stored_and_no_quota_is_charged(on_sqlite: Fresh) -> None:
 def test_the_tokens_are_those_that_the_job_then_has(on_sqlite: Fresh, model: TinyModel) -> None:
     api, _ = on_sqlite
     plan_like_a_worker(api)
-    variants: tuple[dict[str, Any], ...] = ({}, {"items": []}, {"items": ["x" * 50] * 40}, {"item_first": True})
+    variants: tuple[dict[str, Any], ...] = (
+        {},
+        {"items": []},
+        {"items": [f"{n} " + "x" * 50 for n in range(40)]},
+        {"item_first": True},
+    )
     for fields in variants:
         dry = try_out(api, **fields)
         done = api.wait(api.submit(**BODY | fields)["id"])
         assert dry["usage"]["prompt_tokens"] == done["usage"]["prompt_tokens"]
         assert dry["total_items"] == done["progress"]["total_items"]
         assert sum(part["items"] for part in dry["plan"]) == dry["total_items"]
+    equal = {"items": [" Paris", " Rome", " Paris"]}
+    dry, done = try_out(api, **equal), api.wait(api.submit(**BODY | equal)["id"])
+    assert dry["usage"]["reused_items"] == done["usage"]["reused_items"] == 1
+    assert sum(part["items"] for part in dry["plan"]) == 2, "an equal item is not computed"
+    assert dry["work"] == try_out(api, items=equal["items"][:2])["work"]
     prefix = len(model.encode(QUERY))
     dry = try_out(api)
     [part] = dry["plan"]
@@ -129,7 +139,7 @@ def test_a_quota_refuses_what_it_would_always_refuse_and_names_what_it_would_ref
     create_tenant(database, "acme", max_waiting_tokens=1_000)
     key = create_key(database, "acme", "of acme", frozenset(Scope))[0]
     with api.client_with(key) as client:
-        many = BODY | {"items": ["x" * 100] * 100, "dry_run": True}
+        many = BODY | {"items": [f"{n} " + "x" * 100 for n in range(100)], "dry_run": True}
         refused = client.post("/v1/jobs", json=many)
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
         others = (BODY | {"query": f"{n:03} {QUERY}"} for n in count())  # a query that jobs share is charged once

@@ -183,6 +183,7 @@ def test_the_response_has_the_documented_fields(api: RunningApi, model: TinyMode
         "completion_tokens": 0,
         "total_tokens": tokens,
         "prompt_tokens_details": {"cached_tokens": 0},
+        "reused_items": 0,
     }
 
 
