@@ -73,7 +73,7 @@ def measure(client: Client, other: Client, given: argparse.Namespace) -> dict[st
     bodies = [(queries[number], [tokens(ITEM_TOKENS) for _ in range(ITEMS)]) for number in order]
     # Each worker measures its pace, and compiles, before anything counts.
     for _ in range(3):
-        warm = [client.submit(tokens(given.tokens), [tokens(ITEM_TOKENS)] * 2, labels=LABELS) for _ in range(16)]
+        warm = [client.submit(tokens(given.tokens), [tokens(ITEM_TOKENS)] * 2, label_token_ids=LABELS) for _ in range(16)]
         for job in warm:
             client.wait(job, timeout=WAIT_SECONDS)
     stopped, calls = threading.Event(), list[float]()
@@ -81,7 +81,7 @@ def measure(client: Client, other: Client, given: argparse.Namespace) -> dict[st
     def call() -> None:
         while not stopped.wait(CALL_SECONDS):
             began = time.monotonic()
-            other.score(tokens(6), [tokens(ITEM_TOKENS)], labels=LABELS)
+            other.score(tokens(6), [tokens(ITEM_TOKENS)], label_token_ids=LABELS)
             calls.append(time.monotonic() - began)
 
     caller = threading.Thread(target=call)
@@ -91,7 +91,7 @@ def measure(client: Client, other: Client, given: argparse.Namespace) -> dict[st
         waiting = []
         for number, (query, items) in enumerate(bodies):
             time.sleep(max(0.0, began + number * given.seconds / given.jobs - time.monotonic()))
-            waiting.append(pool.submit(client.submit, query, items, labels=LABELS))
+            waiting.append(pool.submit(client.submit, query, items, label_token_ids=LABELS))
         jobs = [client.wait(one.result(), timeout=WAIT_SECONDS) for one in waiting]
     stopped.set()
     caller.join()

@@ -15,7 +15,20 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import bindparam, column, delete, func, or_, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    LargeBinary,
+    Select,
+    bindparam,
+    column,
+    delete,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from checkpoints.card import ModelCard
@@ -167,7 +180,8 @@ def _find(
     different = sorted(set(wanted))
     with db.read(slow=True) as tx:
         for start in range(0, len(different), FOUND_AT_ONCE):
-            for row in tx.execute(_FIND, given | {"contents": different[start : start + FOUND_AT_ONCE]}):
+            some = different[start : start + FOUND_AT_ONCE]
+            for row in tx.execute(_FIND if tx.is_sqlite else _LOOK_UP, given | {"contents": some}):
                 found.setdefault(row.content, []).append(row)
     return found
 
@@ -238,7 +252,8 @@ def forget(tx: Transaction, chunk_ids: Collection[int]) -> None:
         different = sorted(of_tenant)
         for start in range(0, len(different), FOUND_AT_ONCE):
             given = {"of_tenant": tenant, "contents": different[start : start + FOUND_AT_ONCE]}
-            locked = list(tx.scalars(_LOCK, given))
+            found_ids = list(tx.scalars(_FIND_IDS if tx.is_sqlite else _LOOK_UP_IDS, given))
+            locked = list(tx.scalars(_LOCK, {"ids": found_ids})) if found_ids else []
             if locked:
                 tx.execute(_REMOVE, {"ids": locked})
 
@@ -279,13 +294,34 @@ _LIVE = select(*workers.c["model", "tokenizer_fingerprint", "version", "provenan
     workers.c.provenance_id.is_not(None)
 )
 _HAS_CONTENT = (table.c.tenant == bindparam("of_tenant"), is_one_of(table.c.content, "contents"))
-_FIND = select(*table.c["content", "provenance_id", "algorithms", "scores"]).where(
-    *_HAS_CONTENT,
+_USABLE = (
     is_one_of(table.c.provenance_id, "provenances"),
     table.c.kept_at > NOW - bindparam("seconds", type_=Seconds),
 )
+_FOUND = table.c["content", "provenance_id", "algorithms", "scores"]
+_FIND = select(*_FOUND).where(*_HAS_CONTENT, *_USABLE)
+_FIND_IDS = select(table.c.id).where(*_HAS_CONTENT)
+
+
+def _looking_up(columns: Sequence[Column[Any]], *which: ColumnElement[bool]) -> Select[Any]:
+    """Return a query that has PostgreSQL look for each content by the index, whatever its statistics say.
+
+    It might read all scores of the tenant instead, and compare each with thousands of contents. With an offset, it
+    can't make a join of this.
+    """
+    contents_type = ARRAY(LargeBinary(), dimensions=1)
+    wanted = (
+        func.unnest(bindparam("contents", type_=contents_type)).table_valued("content", name="wanted").render_derived()
+    )
+    own = (table.c.tenant == bindparam("of_tenant"), table.c.content == wanted.c.content, *which)
+    found = select(*columns).where(*own).correlate(wanted).offset(literal_column("0")).lateral("found")
+    return select(*found.c).select_from(wanted.join(found, true()))
+
+
+_LOOK_UP = _looking_up(list(_FOUND), *_USABLE)
+_LOOK_UP_IDS = _looking_up([table.c.id])
 _IN_ORDER = select(table.c.id).order_by(table.c.content, table.c.provenance_id).with_for_update()
-_LOCK = _IN_ORDER.where(*_HAS_CONTENT)
+_LOCK = _IN_ORDER.where(is_one_of(table.c.id, "ids"))
 _LOCK_OF_TENANT = _IN_ORDER.where(table.c.tenant == bindparam("of_tenant")).limit(REMOVED_AT_ONCE)
 _REMOVE = delete(table).where(is_one_of(table.c.id, "ids"))
 _GIVEN = ("tenant", "content", "provenance_id", "algorithms", "scores")

@@ -308,8 +308,9 @@ class ScoringLoop:
             batch_trace(self._tracer, claimed, claimed_at, self._worker_id) as trace,
         ):
             phases = BatchPhases(self._metrics, claimed, claimed_at, trace)
-            with suppress(StorageUnavailable):
-                self._settler.settle(claimed.shared_prefixes)
+            if claimed.durable:  # Calls are left to nobody, and wait for no statement more.
+                with suppress(StorageUnavailable):
+                    self._settler.settle(claimed.shared_prefixes)
             try:
                 outcome, reason = self._process(claimed, lease, phases, between_steps)
             except Exception:
