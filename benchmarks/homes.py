@@ -73,8 +73,8 @@ def measure(client: Client, other: Client, given: argparse.Namespace) -> dict[st
     bodies = [(queries[number], [tokens(ITEM_TOKENS) for _ in range(ITEMS)]) for number in order]
     # Each worker measures its pace, and compiles, before anything counts.
     for _ in range(3):
-        warm = [client.submit(tokens(given.tokens), [tokens(ITEM_TOKENS)] * 2, label_token_ids=LABELS) for _ in range(16)]
-        for job in warm:
+        bodies_of_others = [(tokens(given.tokens), [tokens(ITEM_TOKENS)]) for _ in range(16)]
+        for job in [client.submit(*body, label_token_ids=LABELS) for body in bodies_of_others]:
             client.wait(job, timeout=WAIT_SECONDS)
     stopped, calls = threading.Event(), list[float]()
 
