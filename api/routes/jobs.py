@@ -145,6 +145,8 @@ async def submit(
 
     With `dry_run` nothing is stored, not even an Idempotency-Key, and the answer is a 200 that says what the job would
     take.
+
+    With the header `Cache-Control: no-cache`, no scores of earlier jobs are used, where the service keeps any.
     """
     sender = Sender(principal, idempotency_key, is_strict(request, handling), wants_computed(request))
     if place_of(request).kind is Kind.UPLOAD:
