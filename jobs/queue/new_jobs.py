@@ -144,7 +144,8 @@ def flows_of(new: Iterable[NewJob]) -> set[Flow]:
 
 def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> dict[str, Any]:
     """Return the row of a job that is accepted now. Chunks whose scores are known are finished with that."""
-    known = [chunk for chunk in submission.chunks if chunk.is_known]
+    reused = submission.reused_items
+    known = [chunk for chunk in submission.chunks if chunk.is_known] if reused else []
     return {
         "id": job_id,
         "tenant": submission.tenant,
@@ -171,7 +172,7 @@ def job_row(submission: Submission, job_id: str, prefix_id: int, now: float) -> 
         "traceparent": submission.traceparent,
         "stored_bytes": submission.stored_bytes,
         "ends_durably": submission.ends_durably,
-        "reused_items": submission.reused_items,
+        "reused_items": reused,
     }
 
 

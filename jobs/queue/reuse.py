@@ -72,6 +72,8 @@ def may_be_kept(options: ScoreOptions) -> bool:
 
 def reusing(db: Database, submissions: Sequence[Submission]) -> list[Submission]:
     """Return submissions with the scores that are kept of their items. Raises StorageUnavailable."""
+    if not db.settings.reuse_scores_seconds:
+        return list(submissions)
     of_jobs = with_kept(db, [(submission, submission.chunks) for submission in submissions])
     return [
         submission if of_job is submission.chunks else replace(submission, chunks=of_job)
