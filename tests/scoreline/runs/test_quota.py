@@ -17,8 +17,8 @@ from tests.services import wait_until
 
 def is_in_force(client: Client) -> bool:
     try:
-        client.dry_run("a", ["too many tokens"] * 500, labels=["x"])
-        client.cancel(client.submit("a", ["too many tokens"] * 500, labels=["x"]))
+        client.dry_run("a", [f"too many tokens {n}" for n in range(500)], labels=["x"])
+        client.cancel(client.submit("a", [f"too many tokens {n}" for n in range(500)], labels=["x"]))
     except RequestTooLarge:
         return True
     return False
