@@ -29,7 +29,8 @@ class Provenance:
     step_tokens: int  # tokens of the largest step, on which the bits of large products may depend
     batch_invariant: bool  # false: the rounding may depend on what else was in a step
     versions: Mapping[str, str]  # of this service and of the libraries that compute, by name
-    planner: str | None = None  # a hash of how it chooses algorithms; None: an earlier version did not say
+    # A hash of the model's configuration, and of how algorithms are chosen; None: an earlier version did not say.
+    configuration: str | None = None
     algorithms: tuple[str, ...] = ()  # by which the rows of the chunk were computed, in alphabetical order
 
     @property

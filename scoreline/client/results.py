@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_OPTIONAL = frozenset({"calibration", "threshold", "planner"})
+_OPTIONAL = frozenset({"calibration", "threshold", "configuration"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Provenance:
     processor: str | None  # of a device that is a processor: its name, and the cores in use
     step_tokens: int  # tokens of the largest step
     batch_invariant: bool  # False: the rounding may depend on what else was scored
-    planner: str | None  # a hash of how the worker chooses algorithms; None: an old service does not say
+    configuration: str | None  # a hash of the model's, and of how algorithms are chosen; None: an old service
     versions: Mapping[str, str]  # of the service and of the libraries that compute
     algorithms: Sequence[str]  # by which the items were scored
     calibration: str | None  # the id of the calibration that was applied; None: there is none

@@ -158,7 +158,7 @@ def load(
         processor=processor_name() if platform.name == "cpu" else None,
         step_tokens=platform.step_tokens(settings.step_tokens),
         batch_invariant=settings.batch_invariant,
-        planner=sha256(json.dumps(planner, sort_keys=True).encode()).hexdigest(),
+        configuration=sha256(f"{described.config} {json.dumps(planner, sort_keys=True)}".encode()).hexdigest(),
         versions={"scoreline": VERSION, "jax": version_of("jax"), "jaxlib": version_of("jaxlib")},
     )
     worker = WorkerRecord(

@@ -39,8 +39,9 @@ class Provenance(Shape):
     processor: str | None = Field(description="of a device that is a processor: its name, and the cores in use")
     step_tokens: int = Field(description="tokens of the largest step, on which the bits of large products may depend")
     batch_invariant: bool = Field(description="false: the rounding may depend on what else was scored")
-    planner: str | None = Field(
-        description="a hash of how the worker chooses algorithms; null if an earlier version did not say"
+    configuration: str | None = Field(
+        description="a hash of the model's configuration, and of how the worker chooses algorithms; null if an earlier "
+        "version did not say"
     )
     versions: dict[str, str] = Field(description="of this service and of the libraries that compute")
     algorithms: list[str] = Field(description="by which the items were scored (docs/algorithms.md)")

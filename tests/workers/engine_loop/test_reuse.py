@@ -40,7 +40,7 @@ from workers.engine_loop.loop import ScoringLoop
 from workers.engine_loop.watchdog import Watchdog
 
 PREFIX = (11, 12, 13)
-EXACT = replace(SOME, planner="rules")
+EXACT = replace(SOME, configuration="rules")
 Items = Sequence[Sequence[int]]
 
 
