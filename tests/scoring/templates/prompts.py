@@ -22,10 +22,11 @@ Texts = list[tuple[str, bool]]
 
 
 def texts_of(wording: Wording, query: str, item: str) -> list[Texts]:
-    """Return the texts that are tokenized apart."""
-    sent = {Place.INSTRUCTION: wording.instruction, Place.QUERY: query, Place.ITEM: item}
+    """Return the texts that are tokenized apart. An instruction that no client has sent is the template's own."""
+    instruction = wording.instruction, wording.sent_characters > 0
+    texts = {Place.INSTRUCTION: instruction, Place.QUERY: (query, True), Place.ITEM: (item, True)}
     joined = (*wording.query[:-1], (*wording.query[-1], *wording.item[0]), *wording.item[1:])
-    return [[(sent[part], True) if isinstance(part, Place) else (part, False) for part in piece] for piece in joined]
+    return [[texts[part] if isinstance(part, Place) else (part, False) for part in piece] for piece in joined]
 
 
 def text_of(wording: Wording, query: str, item: str) -> str:

@@ -82,6 +82,19 @@ def test_tokens_by_the_templates_of_a_request_are_those_of_the_joined_text(name:
     assert found.prompt_tokens == sum(map(len, expected))
 
 
+def test_an_added_token_within_a_word_of_the_templates_own_instruction_divides_nothing() -> None:
+    """Where a client writes the same instruction, the word is divided, as transformers divides it."""
+    name = "llama3_with_awkward_tokens"  # It has the token "ans", and the instruction the word "answer".
+    own = TEMPLATES["qwen3-reranker"].wording(None)
+    assert "answer" in own.instruction
+    sent = TEMPLATES["qwen3-reranker"].wording(own.instruction)
+    [by_template], [by_client] = (
+        sequences_of(Prompt(wording, "a", family(name).ours), ["b"]) for wording in (own, sent)
+    )
+    assert by_template == transformers(name, text_of(own, "a", "b"))
+    assert len(by_client) > len(by_template)
+
+
 @settings(max_examples=50)
 @given(name=NAMES, template=st.sampled_from(sorted(TEMPLATES)), instructed=st.booleans(), data=st.data())
 def test_tokens_by_a_named_template_are_those_of_its_pieces(
