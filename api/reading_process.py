@@ -50,6 +50,7 @@ from api.text_process.messages import (
     send,
 )
 from scoring.error_codes import RequestError
+from settings.logs import configure_logs
 
 NICENESS = 10
 """By how much the children give way to other processes."""
@@ -59,6 +60,7 @@ PRELOADED = (api.batches.reading, api.requests.reranking, api.requests.submissio
 
 def main() -> None:
     """Fork a child for each connection that the API sends, until the API closes the socket."""
+    configure_logs(fields={"process": "text"})
     # A signal to the whole group of processes, such as Ctrl-C, is for the API, which still answers its open requests.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

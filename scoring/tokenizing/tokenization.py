@@ -27,7 +27,13 @@ from scoring.tokenizing.packed_tokens import packed
 from scoring.tokenizing.query_cut import QueryCutter
 from scoring.tokenizing.recent import Recent
 from scoring.tokenizing.row_encoder import RowEncoder, batches, check_query_length
-from scoring.tokenizing.tokenizer_files import ChatFormat, fingerprint_of, load_tokenizer, marks_beginnings
+from scoring.tokenizing.tokenizer_files import (
+    ChatFormat,
+    fingerprint_of,
+    load_tokenizer,
+    marks_beginnings,
+    size_of_vocabulary,
+)
 
 T = TypeVar("T")
 
@@ -63,13 +69,13 @@ class TextTokenizer:
     def __init__(
         self, backend: Tokenizer, *, special_tokens_split: bool = False, chat: ChatFormat | None = None
     ) -> None:
-        """Copy ``backend``, since transformers changes its truncation and padding.
+        """``backend`` is changed, and so it must belong to nobody else: transformers would change its truncation.
 
         special_tokens_split: whether special tokens written out in a text are treated as ordinary text (transformers'
         ``split_special_tokens``). chat: what its files say about chats.
         """
         self.chat = chat or ChatFormat()
-        self._backend = Tokenizer.from_str(backend.to_str())
+        self._backend = backend
         self._in_one_thread = False
         self._recent = Recent()
         self._owner: str | None = None
@@ -94,10 +100,10 @@ class TextTokenizer:
         self.marks_beginnings = marks_beginnings(definition["normalizer"]) or marks_beginnings(
             definition["pre_tokenizer"]
         )
-        self.vocabulary = max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-        """One more than the highest token id: ``len(tokenizer)``, unless the added tokens leave holes."""
-        self.base_vocabulary = max(self._backend.get_vocab(with_added_tokens=False).values(), default=-1) + 1
+        self.base_vocabulary = size_of_vocabulary(definition["model"]["vocab"])
         """One more than the highest token id that is not an added token."""
+        self.vocabulary = max(self.base_vocabulary, *(token + 1 for token in added), 0)
+        """One more than the highest token id: ``len(tokenizer)``, unless the added tokens leave holes."""
         self.fingerprint = fingerprint_of({**definition, "encode_special_tokens": special_tokens_split})
         """SHA-256 over everything that decides how text is encoded: equal fingerprints mean equal tokens."""
 

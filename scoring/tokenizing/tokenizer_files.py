@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from checkpoints.files import CheckpointError, require_directory
+
+_DEPTH = 2
+"""How deep in a definition the vocabulary lies."""
+
+_KEYS_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,35 @@ def marks_beginnings(step: Mapping[str, Any] | None) -> bool:
     return False
 
 
-def fingerprint_of(definition: dict[str, Any]) -> str:
-    """Return the SHA-256 of the definition of a tokenizer."""
-    canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(canonical.encode()).hexdigest()
+def size_of_vocabulary(vocabulary: Mapping[str, int] | Sequence[Any]) -> int:
+    """Return one more than the highest id of a vocabulary, in the form of a tokenizer's definition."""
+    ids = vocabulary.values() if isinstance(vocabulary, Mapping) else range(len(vocabulary))
+    return max(ids, default=-1) + 1
+
+
+def fingerprint_of(definition: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the definition of a tokenizer, as JSON with sorted keys and without spaces."""
+    digest = hashlib.sha256()
+    for piece in _canonical(definition, _DEPTH):
+        digest.update(piece.encode())
+    return digest.hexdigest()
+
+
+def _canonical(value: object, depth: int) -> Iterator[str]:
+    """Yield a value as JSON, in short pieces down to some depth.
+
+    To write a large vocabulary at once would hold the interpreter's lock, and its keys are sorted faster here.
+    """
+    if not isinstance(value, dict) or not value:
+        yield json.dumps(value, sort_keys=True, separators=(",", ":"))
+        return
+    keys = sorted(value)
+    if depth > 0:
+        for n, key in enumerate(keys):
+            yield f"{',' if n else '{'}{json.dumps(key)}:"
+            yield from _canonical(value[key], depth - 1)
+    else:
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            some = {key: value[key] for key in keys[start : start + _KEYS_AT_ONCE]}
+            yield f"{',' if start else '{'}{json.dumps(some, sort_keys=True, separators=(',', ':'))[1:-1]}"
+    yield "}"

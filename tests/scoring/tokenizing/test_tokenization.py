@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from checkpoints.files import CheckpointError
 from scoring.error_codes import ErrorCode, RequestError
-from scoring.tokenizing import row_encoder, tokenization
+from scoring.tokenizing import row_encoder, tokenization, tokenizer_files
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.scoring.tokenizing import tokenizers_under_test as under_test
 
@@ -68,14 +73,6 @@ def test_nothing_is_truncated_or_padded_whatever_the_files_say(tmp_path: Path) -
     assert loaded.encode(text) == plain.encode(text)
     assert len(loaded.encode(text)) > 64
     assert loaded.encode_rows(text, [text])[1].tokens.tolist() == plain.encode_rows(text, [text])[1].tokens.tolist()
-
-
-def test_truncation_set_in_transformers_does_not_affect_a_tokenizer_copied_from_it(tmp_path: Path) -> None:
-    backend = small()
-    tokenizer = TextTokenizer(backend)
-    before = tokenizer.encode("The answer is a document")
-    backend.enable_truncation(1)
-    assert tokenizer.encode("The answer is a document") == before
 
 
 def test_with_split_special_tokens_special_tokens_in_text_are_ordinary_text(tmp_path: Path) -> None:
@@ -134,6 +131,19 @@ def test_fingerprints_are_equal_exactly_if_tokenizers_behave_equally() -> None:
     assert TextTokenizer(small()).fingerprint == TextTokenizer(truncating).fingerprint == reference
     others = {TextTokenizer(other).fingerprint for other in (added, bos, unnormalised)}
     assert len(others | {reference}) == 4
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=5),
+)
+
+
+@given(st.dictionaries(st.text(max_size=4), VALUES, max_size=5), st.integers(1, 3))
+def test_a_fingerprint_is_that_of_the_definition_written_at_once(definition: dict[str, Any], at_once: int) -> None:
+    whole = json.dumps(definition, sort_keys=True, separators=(",", ":")).encode()
+    with patch.object(tokenizer_files, "_KEYS_AT_ONCE", at_once):
+        assert tokenizer_files.fingerprint_of(definition) == hashlib.sha256(whole).hexdigest()
 
 
 def test_a_label_of_one_token_becomes_its_id() -> None:
