@@ -127,8 +127,8 @@ def create_app(
 
     def find_catalogue() -> Found:
         live = live_workers(database, store.worker_fresh_seconds)
-        versions = frozenset(worker.card.version for worker in live if worker.card.version is not None)
-        return Found(list_models(database, retired=True), versions)
+        keys = frozenset((worker.card.name, worker.card.version) for worker in live)
+        return Found(list_models(database, retired=True), keys)
 
     environment, models = open_models(scoring, find_catalogue, api.models_bytes)
     default = models.catalogue.default

@@ -38,7 +38,7 @@ def _run(database: Database, given: argparse.Namespace) -> int:
         case "retire":
             listed = [retire_model(database, given.name)]
         case "apply":
-            wanted = [_new(name, fields) for name, fields in _read(Path(given.name)).items()]
+            wanted = [_new(name, fields) for name, fields in _read(given.name).items()]
             listed = put_models(database, wanted, others_retire=True)
         case _:
             listed = put_models(database, [_new(given.name, _fields(list_models(database), given))])
@@ -65,10 +65,12 @@ def _fields(listed: list[ListedModel], given: argparse.Namespace) -> dict[str, A
     return kept | options
 
 
-def _read(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Return the models that a file describes, by their names. Raises ValueError."""
+def _read(file: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the models that a file describes, by their names; file: its path, or - for the input. Raises ValueError."""
+    path = "the standard input" if file == "-" else file
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        found = tomllib.loads(text)
     except OSError as error:
         raise ValueError(f"{path} can't be read: {error.strerror}") from None
     except ValueError as error:

@@ -7,6 +7,7 @@ reaches this process alone, which then stops them in order.
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import signal
 import socket
@@ -36,6 +37,7 @@ from scoreline.terminal.log_lines import LogLine
 ROLES = {"api": "api", "worker": "workers.engine_loop", "deliver": "workers.delivery"}
 """The child processes and the modules that they run."""
 
+MODEL_VARIABLE = "SCORELINE_MODEL"
 BOOTSTRAP_KEY_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
 POLL_SECONDS = 0.05
 STOP_SECONDS = 20.0
@@ -81,12 +83,13 @@ class StopRequest:
 class EmbeddedSettings:
     """What to serve and where."""
 
-    model: str  # a folder, or the id of a model on the hub
+    model: str | None  # a folder, or the id of a model on the hub; None: the models of a catalogue
     data: Path  # directory for the database
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one
     model_name: str | None = None  # None: the folder's name, or the id
     processes: str = "1"  # of the API; "auto": one for each core
+    models: Path | None = None  # a file with the models of the catalogue; None: the database has what it had
 
 
 @dataclass(slots=True, eq=False)
@@ -101,13 +104,13 @@ class Child:
     started_at: float = field(init=False)
     log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
     quick_crashes: int = 0
-    is_ready: bool = False  # whether it has logged that it is
+    models: set[str] = field(default_factory=set)  # those that it has logged to be ready, or not to be loadable
     _reader: threading.Thread = field(init=False)
 
     def start(self) -> None:
         """Start it. Call this in the main thread: the kernel ends a child when the *thread* that started it ends."""
         self.log.clear()
-        self.is_ready = False
+        self.models.clear()
         self.started_at = time.monotonic()
         self.process = subprocess.Popen(
             self.command,
@@ -128,7 +131,8 @@ class Child:
             if line.strip():
                 parsed = LogLine.parse(line.rstrip("\n"))
                 self.log.append(parsed)
-                self.is_ready |= parsed.says_ready
+                if parsed.of_loading is not None:
+                    self.models.add(parsed.of_loading)
                 self.on_line(self.role, parsed)
 
     @property
@@ -180,6 +184,7 @@ class EmbeddedService:
         self._data = DataDirectory(settings.data)
         self._socket_folder: tempfile.TemporaryDirectory[str] | None = None
         self._port = settings.port
+        self._models = 1  # that its worker serves
 
     @property
     def url(self) -> str:
@@ -205,7 +210,13 @@ class EmbeddedService:
         try:
             self._port = _free_port(self._settings.host, self._settings.port)
             variables = environment(**self._variables())
+            if self._settings.model is None:
+                variables.pop(MODEL_VARIABLE, None)
             warnings = _prepare(variables)
+            if self._settings.models is not None:
+                served = _apply(self._settings.models, variables)
+                variables["SCORELINE_WORKER_MODELS"] = ",".join(served)
+                self._models = len(served)
         except EmbeddedError:
             self._data.remove_if_new()
             raise
@@ -225,7 +236,7 @@ class EmbeddedService:
                         raise StartError(child)
                 # The worker's log counts, not the database, where a worker that was just killed still looks alive.
                 worker = next(child for child in self._children if child.role == "worker")
-                if worker.is_ready and _is_ready(client):
+                if len(worker.models) >= self._models and _is_ready(client):
                     return True
                 time.sleep(POLL_SECONDS)
         return False
@@ -262,13 +273,14 @@ class EmbeddedService:
         variables = {
             DATABASE_VARIABLE: embedded_database(data),
             "SCORELINE_BELL_SOCKET": str(bell),
-            "SCORELINE_MODEL": _absolute_if_local(settings.model),
             "SCORELINE_HOST": settings.host,
             "SCORELINE_PORT": str(self._port),
             "SCORELINE_API_PROCESSES": settings.processes,
             "SCORELINE_LEASE_SECONDS": os.environ.get("SCORELINE_LEASE_SECONDS", str(LEASE_SECONDS)),
             "PYTHONUNBUFFERED": "1",
         }
+        if settings.model is not None:
+            variables[MODEL_VARIABLE] = _absolute_if_local(settings.model)
         if settings.model_name is not None:
             variables["SCORELINE_MODEL_NAME"] = settings.model_name
         return variables
@@ -336,22 +348,37 @@ def _unused_variables() -> list[str]:
 
 def _prepare(variables: dict[str, str]) -> list[str]:
     """Look at the settings, and bring the database up to date. Returns warnings. Raises EmbeddedError."""
+    done = _run("operations.prepare", variables, failed="the database could not be brought up to date")
+    return [line.removeprefix("warning: ") for line in _lines(done)]
+
+
+def _apply(models: Path, variables: dict[str, str]) -> list[str]:
+    """Make a file the catalogue of the database. Returns the names of its models. Raises EmbeddedError."""
+    failed = f"the models of {models} can't be served"
+    done = _run("operations.models", variables, "apply", str(models), "--json", failed=failed)
+    return [model["name"] for model in json.loads(done.stdout)]
+
+
+def _run(module: str, variables: dict[str, str], *arguments: str, failed: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the server to its end. Raises EmbeddedError."""
     done = subprocess.run(
-        python_command("-m", "operations.prepare"),
+        python_command("-m", module, *arguments),
         env=variables,
         capture_output=True,
         text=True,
         errors="replace",
         start_new_session=True,  # it takes about a second, and Ctrl-C must not interrupt it
     )
-    lines = [line.removeprefix("scoreline: ") for line in done.stderr.splitlines()]
+    lines = _lines(done)
     if done.returncode in (ExitCode.USAGE, ExitCode.UNAVAILABLE):
         raise EmbeddedError(lines[-1], ExitCode(done.returncode))
     if done.returncode:
-        raise EmbeddedError(
-            f"the database could not be brought up to date: {lines[-1] if lines else 'no reason given'}"
-        )
-    return [line.removeprefix("warning: ") for line in lines]
+        raise EmbeddedError(f"{failed}: {lines[-1] if lines else 'no reason given'}")
+    return done
+
+
+def _lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line.removeprefix("scoreline: ") for line in done.stderr.splitlines()]
 
 
 def _is_ready(client: httpx2.Client) -> bool:

@@ -72,7 +72,8 @@ def running(settings: EmbeddedSettings, stop: StopRequest, display: ProgressDisp
     """Start the service and close it at the end. It is ready, unless this process was told to stop before that."""
     service = EmbeddedService(settings, stop, display.on_log_line)
     try:
-        display.begin(f"Starting Scoreline with the model {settings.model}")
+        what = f"the model {settings.model}" if settings.model else f"the models of {settings.models}"
+        display.begin(f"Starting Scoreline with {what}")
         try:
             service.start()
             for warning in service.warnings:
@@ -96,7 +97,8 @@ def greet(service: EmbeddedService, display: ProgressDisplay) -> None:
     documented = f"The interface is described at {url}/docs. Ctrl-C stops it.\n"
     try:
         with Client(url, api_key=service.api_key, retry_seconds=GREETING_SECONDS) as client:
-            model = client.models()[0]
+            models = client.models()
+            model = models[0]
             labels = [client.tokenize(label) for label in LABELS]
     except ScorelineError as error:
         # The environment has no key, or one that may not do this, or not now. Callers may have others. Whatever else
@@ -112,7 +114,7 @@ def greet(service: EmbeddedService, display: ProgressDisplay) -> None:
     path, example = "/v1/score", EXAMPLE if model.classes else EXAMPLE | {"apply_softmax": True} | named
     if model.decides:
         path, example = "/v1/systemone", DECISION
-    display.print(ready + Text(f", serving {model.id}."))
+    display.print(ready + Text(f", serving {', '.join(one.id for one in models)}."))
     display.print(documented)
     display.print("Try it:\n")
     body = shlex.quote(json.dumps(example))

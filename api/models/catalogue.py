@@ -12,6 +12,9 @@ from settings.catalogue import settings_of_model
 from settings.errors.mistakes import SettingError
 from settings.scoring import ScoringSettings
 
+Key = tuple[str, int | None]
+"""The name and the version of a model, which is None for that of the environment."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -23,7 +26,7 @@ class Entry:
     fault: str | None = None  # why this process can't serve it
 
     @property
-    def key(self) -> tuple[str, int | None]:
+    def key(self) -> Key:
         """What tells this version of the model from all others."""
         return self.card.name, self.card.version
 
@@ -33,7 +36,7 @@ class Found:
     """What the database says of the catalogue."""
 
     versions: Sequence[ListedModel] = ()  # all that there were, the oldest first
-    live: frozenset[int] = frozenset()  # the versions that live workers serve
+    live: frozenset[Key] = frozenset()  # what live workers serve
 
     @property
     def listed(self) -> list[ListedModel]:
@@ -46,9 +49,9 @@ class Found:
 
         So a change refuses no request, and a version that no worker can load takes the place of none that works.
         """
-        if model.version in self.live:
+        if (model.name, model.version) in self.live:
             return model
-        before = [one for one in self.versions if one.name == model.name and one.version in self.live]
+        before = [one for one in self.versions if one.name == model.name and (one.name, one.version) in self.live]
         return replace(before[-1], aliases=model.aliases) if before else model
 
 
@@ -65,12 +68,20 @@ class Catalogue:
     def of(cls, environment: Entry | None, scoring: ScoringSettings, found: Found) -> Catalogue:
         """Return the models of the catalogue, beside the one that the environment describes, if any.
 
-        A model of the catalogue takes the place of one with the same name in the environment. The default is the one
+        A model of the catalogue takes the place of one with the same name in the environment, once it has live workers
+        or that one has none any more. The default is the one
         that the catalogue says, or else that of the environment or what took its place, or else the oldest. There must
         be one. No alias takes the name of a model.
         """
         listed = found.listed
         entries = [_entry(found.served(model), scoring) for model in listed]
+        if environment is not None and environment.key in found.live:
+            entries = [
+                replace(environment, aliases=entry.aliases)
+                if entry.card.name == environment.card.name and entry.key not in found.live
+                else entry
+                for entry in entries
+            ]
         of_names = {entry.card.name: entry for entry in entries}
         if environment is not None:
             of_names = {environment.card.name: environment} | of_names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from api.models.catalogue import Catalogue, Entry
+from api.models.catalogue import Catalogue, Entry, Key
 from jobs.store.records import Submission
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.quoting import quote
@@ -17,10 +17,6 @@ REFUSED_SECONDS = 5.0
 """For how long requests for a model that can't be loaded are refused before its loading is tried again."""
 
 CHANGED_SECONDS = 1.0
-
-Key = tuple[str, int | None]
-"""The name and the version of a model."""
-
 
 class NotLoadedError(Exception):
     """A request names a model whose tokenizer is not in memory. It can be read once the model is loaded."""

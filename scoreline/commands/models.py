@@ -118,7 +118,7 @@ def retire_command(name: NameArgument, data: DataOption = None, as_json: JsonOpt
 
 @app.command("apply")
 def apply_command(
-    file: Annotated[Path, typer.Argument(help="A TOML file with a table [models.NAME] for each model.")],
+    file: Annotated[Path, typer.Argument(help="A TOML file with a table [models.NAME] for each model; -: the input.")],
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:

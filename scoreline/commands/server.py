@@ -52,6 +52,10 @@ PROCESSES_OPTION = typer.Option(
 @app.command("up", rich_help_panel=RUNNING)
 def up_command(
     model: ModelOption = None,
+    models: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve the models of a TOML file, as `scoreline models apply` reads it."),
+    ] = None,
     data: Annotated[Path, typer.Option(help="Where jobs and scores are kept.")] = Path(".scoreline"),
     host: Annotated[str, HOST_OPTION] = "127.0.0.1",
     port: Annotated[int, PORT_OPTION] = 8000,
@@ -63,6 +67,12 @@ def up_command(
     from scoreline.embedded import EmbeddedSettings
     from scoreline.up import up
 
+    if models is not None and model is not None:
+        message = "--models and --model (or SCORELINE_MODEL) are both given: the file has all models that are served"
+        raise CommandError(message, ExitCode.USAGE)
+    if models is not None:
+        up(EmbeddedSettings(None, data, host, port, None, processes, models), Console())
+        return
     name = os.environ.get("SCORELINE_MODEL_NAME") or (None if model else "demonstration")
     up(EmbeddedSettings(model or str(DEMONSTRATION_MODEL), data, host, port, name, processes), Console())
 

@@ -79,9 +79,10 @@ class LogLine:
         return (self.details or {}).get("reason")
 
     @property
-    def says_ready(self) -> bool:
-        """Whether this is the line with which a worker says that it is ready."""
-        return self.event == "ready" and self.logger == "worker"
+    def of_loading(self) -> str | None:
+        """The model that a worker says is ready, or can't be loaded, which may become so later."""
+        is_said = self.logger.partition(".")[0] == "worker" and self.event in ("ready", "a model can't be loaded")
+        return str((self.details or {}).get("model")) if is_said else None
 
     @property
     def counts_bytes(self) -> bool:

@@ -70,7 +70,9 @@ def test_a_model_is_added_changed_and_retired(store: Database, folder: Path) -> 
     assert actions == ["model.retired", "model.set", "model.set", "model.added"]
 
 
-def test_a_file_is_the_whole_catalogue(store: Database, folder: Path, tmp_path: Path) -> None:
+def test_a_file_is_the_whole_catalogue(
+    store: Database, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changed(store, "add", "--model", str(folder), "old")
     file = tmp_path / "models.toml"
     file.write_text(
@@ -83,6 +85,8 @@ def test_a_file_is_the_whole_catalogue(store: Database, folder: Path, tmp_path: 
     assert [one.name for one in list_models(store)] == ["a", "b"]
     again = changed(store, "apply", str(file))
     assert [one["version"] for one in again] == [one["version"] for one in listed], "the same file changes nothing"
+    monkeypatch.setattr("sys.stdin", io.StringIO(file.read_text().partition("[models.b]")[0]))
+    assert [one["name"] for one in changed(store, "apply", "-")] == ["a"]
 
 
 @pytest.mark.parametrize(

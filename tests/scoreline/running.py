@@ -45,7 +45,7 @@ class Up:
 
     def __init__(
         self,
-        model: Path | str,
+        model: Path | str | None,
         folder: Path,
         *arguments: str,
         cwd: Path = ROOT,
@@ -58,7 +58,8 @@ class Up:
         environment = os.environ | {"STAND_IN": stand_in, "PYTHONPATH": str(ROOT)}
         environment.pop("SCORELINE_MODEL", None)
         environment |= variables
-        options = {"--data": str(folder / "data"), "--port": "0", "--model": str(model)}
+        options = {"--data": str(folder / "data"), "--port": "0"}
+        options |= {} if model is None else {"--model": str(model)}
         options |= dict(zip(arguments[::2], arguments[1::2], strict=True))
         self.data = cwd / options["--data"]
         with self._output.open("wb") as output:

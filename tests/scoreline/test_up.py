@@ -20,8 +20,9 @@ import httpx2
 import pytest
 
 from scoreline.client import Client, ScorelineError
+from scoreline.server_process import DEMONSTRATION_MODEL
 from tests.api.delivering import verified
-from tests.scoreline.running import ROOT, Up, gone, scoreline
+from tests.scoreline.running import REAL, ROOT, Up, gone, scoreline
 from tests.services import wait_until
 from tests.webhooks.receivers import Receiver, status
 
@@ -244,6 +245,34 @@ def test_a_data_directory_that_can_not_be_made_is_one_clear_line(start_up: Start
     assert up.process.wait(20) == 1
     assert up.output.splitlines()[-1].startswith(f"scoreline: the data directory {data} can't be used: ")
     assert "Traceback" not in up.output
+
+
+def test_a_file_of_models_beside_a_model_and_one_that_is_wrong_are_one_clear_line(
+    start_up: StartUp, tmp_path: Path
+) -> None:
+    file = tmp_path / "models.toml"
+    both = start_up("--models", str(file))
+    assert both.process.wait(30) == 2
+    assert both.output.splitlines()[-1].endswith("are both given: the file has all models that are served")
+    wrong = Up(None, tmp_path / "wrong", "--models", str(file))
+    assert wrong.process.wait(30) == 2
+    assert wrong.output.splitlines()[-1] == f"scoreline: {file} can't be read: No such file or directory"
+
+
+@pytest.mark.slow
+def test_a_file_of_models_is_served_by_one_worker(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text("".join(f"[models.{name}]\nmodel = '{DEMONSTRATION_MODEL}'\n" for name in ("triage", "rerank")))
+    up = Up(None, tmp_path, "--models", str(file), command=REAL)
+    try:
+        up.wait_until_ready(180.0)
+        assert "serving triage, rerank." in up.output
+        with Client(up.url) as client:
+            for name in ("triage", "rerank"):
+                scored = client.score("Is it good?", ["Yes, it is.\nAnswer:"], labels=[" yes"], model=name)
+                assert scored.model == name
+    finally:
+        up.close()
 
 
 def test_a_missing_model_directory_is_one_clear_line(start_up: StartUp) -> None:

@@ -315,9 +315,16 @@ def test_the_name_of_an_adapter_means_the_default_of_now_and_who_may_use_it(
     assert [one["name"] for one in client.get("/v1/models").json()["models"]] == ["french"]
 
 
-def test_a_model_that_moves_into_the_catalogue_stays_the_default(listing: Listing, model: TinyModel) -> None:
-    (listed,) = listing.put(described("tiny", model.directory))
+def test_a_model_that_moves_into_the_catalogue_refuses_no_call_and_stays_the_default(
+    listing: Listing, model: TinyModel
+) -> None:
+    (listed,) = put_models(listing.database, [described("tiny", model.directory, aliases=["moved"])])
+    eventually(lambda: "error" not in listing.served("moved"), "the API knows the catalogue")
+    assert listing.served("default")["version"] is None, "no worker has the version of the catalogue"
+    for name in (None, "tiny", "moved"):
+        assert listing.api.score(**BODY, model=name)["usage"]["prompt_tokens"] == tokens_of(model)
     listing.work(listed)
+    listing.see(listed)
     assert listing.api.score(**BODY)["usage"]["prompt_tokens"] == tokens_of(model)
     assert listing.served("default")["version"] == listed.version
 
