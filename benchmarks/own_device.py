@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -17,19 +18,24 @@ import numpy as np
 from jax import Array
 
 from model.executable_table import ExecutableTable
+from model.programs.gathering import GatherKey
+from model.programs.label_head import HeadKey
+from model.programs.target_head import TargetHeadKey
 from model.whole_steps.decoder import StackedDecoder
 from model.whole_steps.forward import Key
+
+SHARES: Mapping[type[Any], float] = {HeadKey: 0.05, TargetHeadKey: 0.05, GatherKey: 0.002}
+"""What programs take that are no steps, of the time of one."""
 
 
 class OwnDevice:
     """Runs programs in the order of their calls, in a thread that sleeps. One thread may call.
 
-    step_seconds: what a step takes. heads_share: what other programs take of that, such as heads.
+    step_seconds: what a step takes. Other programs take a share of that: see :data:`SHARES`.
     """
 
-    def __init__(self, step_seconds: float, heads_share: float = 0.05) -> None:
-        self.step_seconds = step_seconds
-        self._heads_seconds = step_seconds * heads_share
+    def __init__(self, step_seconds: float) -> None:
+        self._step_seconds = step_seconds
         self._calls = deque[tuple[threading.Event, float, float]]()
         self._called = threading.Condition()
         self._free_at = 0.0  # when the last program ended
@@ -37,13 +43,12 @@ class OwnDevice:
         self.steps = 0
         threading.Thread(target=self._run, daemon=True).start()
 
-    def call(self, *, is_step: bool) -> threading.Event:
-        """Have a program run. The event is set once it has."""
+    def call(self, share: float) -> threading.Event:
+        """Have a program run that takes a share of a step. The event is set once it has."""
         done = threading.Event()
         with self._called:
-            seconds = self.step_seconds if is_step else self._heads_seconds
-            self._calls.append((done, seconds, time.perf_counter()))
-            self.steps += is_step
+            self._calls.append((done, share * self._step_seconds, time.perf_counter()))
+            self.steps += share == 1
             self._called.notify()
         return done
 
@@ -67,6 +72,9 @@ class Later:
     def __init__(self, zeros: Array, done: threading.Event) -> None:
         self._zeros, self._done = zeros, done
         self.shape, self.dtype, self.ndim = zeros.shape, zeros.dtype, zeros.ndim
+
+    def __len__(self) -> int:
+        return len(self._zeros)
 
     def copy_to_host_async(self) -> None:
         """Do nothing: it takes no time."""
@@ -95,7 +103,7 @@ class ProgramsOfOwnDevice(ExecutableTable[StackedDecoder]):
         function, arguments, donated = key.source(self.decoder)
         outputs = jax.eval_shape(function, *arguments)
         zeros = [jnp.zeros(output.shape, output.dtype) for output in outputs[: len(outputs) - len(donated)]]
-        is_step = type(key).__name__ in ("ExtendKey", "PrefillKey", "PackedKey")
+        share = SHARES.get(type(key), 1.0)
 
         def nothing(*given: Array) -> tuple[Array, ...]:
             return jnp.zeros(()), *(given[number] for number in donated)
@@ -107,7 +115,7 @@ class ProgramsOfOwnDevice(ExecutableTable[StackedDecoder]):
             _, *kept = executable(*(one._zeros if isinstance(one, Later) else one for one in given))
             if self._device is None:
                 return *zeros, *kept
-            done = self._device.call(is_step=is_step)
+            done = self._device.call(share)
             return *(Later(one, done) for one in zeros), *kept
 
         return called  # type: ignore[return-value]

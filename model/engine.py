@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import structlog
 
 from checkpoints.adapter_folder import AdapterFolder
@@ -41,11 +40,13 @@ from model.known_states import KnownStates
 from model.lookahead import Lookahead
 from model.packed_sequence import pack_sequences
 from model.phases import OnPhase, watched
+from model.pipeline import Pipeline
 from model.platform_forward import make_forward
 from model.platforms import Platform
 from model.prefixes.cache import PrefixCache
 from model.prefixes.pool import PoolShape, bytes_of_block
 from model.score_buffer import ScoreBuffer, TargetBuffer, buffer_of
+from model.work.ahead import PlanAhead
 from model.work.planned import PlannedGroup, WorkPlanner
 from scoring.layout import AdapterError, GroupWork, ScoredChunk
 from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
@@ -123,9 +124,9 @@ class Engine:
         self._width = decoder.config.width
         timeout = settings.multi_item_prefill_extend_cache_timeout
         self._lookahead = Lookahead(gives_way=not platform.whole_steps)
-        self.prefix_cache = PrefixCache(self._forward, pool, timeout, self._lookahead)
+        self.prefix_cache = PrefixCache(self._forward, pool, timeout)
         self._keeps_prefixes = settings.enable_scoring_cache
-        self._extender = Extender(self._forward, self.prefix_cache, self._lookahead)
+        self._extender = Extender(self._forward, self.prefix_cache)
         policy = Policy(
             algorithm=algorithm,
             mask=settings.multi_item_mask_impl,
@@ -139,6 +140,8 @@ class Engine:
         )
         self.planner = Planner(policy, Estimator(decoder.config.size, platform.rates, self._forward.shapes))
         self._work_planner = WorkPlanner(self.planner, self.prefix_cache, card.context_length)
+        self._pipeline: Pipeline | None = None  # of the work that is being computed
+        self._planned_step = step_tokens if platform.whole_steps else None
         self._calibration = Calibration()
         self._is_compiling = False
         self._clock = time.perf_counter
@@ -281,12 +284,12 @@ class Engine:
         calibration = self._calibration
         buffers = [(group, list(map(buffer_of, group.chunks))) for group in groups]
         yield from (buffer.scored() for _, of_group in buffers for buffer in of_group if not buffer.missing)
-        plans = [self._work_planner.plan(group, of_group) for group, of_group in buffers]
+        ahead = PlanAhead(self._work_planner, buffers, self._planned_step)
         stopwatch = Stopwatch(self._clock)
         computed, shared_before = 0, self.prefix_cache.shared_tokens
         try:
             with self._lookahead.working():
-                for event in stopwatch.timed(self._run(plans, on_phase)):
+                for event in stopwatch.timed(self._run(ahead, on_phase)):
                     if isinstance(event, ScoredChunk):
                         yield event
                     else:
@@ -297,9 +300,9 @@ class Engine:
             if not self._keeps_prefixes:
                 self.prefix_cache.clear()
             # Behind the work, so that nobody waits for the lines.
-            _log_plans(plans)
+            _log_plans(ahead.plans)
         shared = self.prefix_cache.shared_tokens > shared_before
-        estimated = self._calibrate(calibration, plans, computed, stopwatch.seconds, shared=shared)
+        estimated = self._calibrate(calibration, ahead.plans, computed, stopwatch.seconds, shared=shared)
         log.info(
             "computed",
             tokens=computed,
@@ -348,31 +351,44 @@ class Engine:
         calibration.compare(by_stored_rates, seconds)
         return estimated
 
-    def _run(self, plans: Sequence[PlannedGroup], on_phase: OnPhase | None) -> Iterator[ScoredChunk | int]:
-        """Yield each chunk once it is scored, and behind each step the number of tokens that it computed."""
-        runner = HeadRunner(self._forward)
-        for states, tokens in self._steps(plans, on_phase):
-            yield from watched(runner.add(states, tokens), _heads, on_phase)
-            yield tokens
-        yield from watched(runner.flush(), _heads, on_phase)
+    def _run(self, ahead: PlanAhead, on_phase: OnPhase | None) -> Iterator[ScoredChunk | int]:
+        """Yield each chunk once it is scored, and behind each step the number of tokens that it computed.
 
-    def _steps(self, plans: Sequence[PlannedGroup], on_phase: OnPhase | None) -> Iterator[StepOutput]:
-        """Compute all final states, a step at a time."""
-        by_adapter: dict[str | None, dict[Algorithm, list[GroupRows]]] = defaultdict(lambda: defaultdict(list))
-        for part in (part for planned in plans for part in planned.parts):
-            by_adapter[part.work.group.adapter][part.choice.algorithm].append(part.work)
-        for adapter, work in by_adapter.items():
-            yield from self._steps_with(adapter, work, on_phase)
+        Steps, and heads behind them, are dispatched before earlier ones are awaited, as far as the lookahead says.
+        """
+        steps = self._steps(ahead, on_phase)
+        pipeline = Pipeline(steps, HeadRunner(self._forward.heads), ahead.go_on, on_phase)
+        preempted, self._pipeline = self._pipeline, pipeline
+        try:
+            while pipeline.dispatch():
+                yield from pipeline.finish(self._lookahead.steps())
+            if preempted is not None:
+                preempted.dispatch_for_later(self._lookahead.steps_of_preempted())
+            yield from pipeline.finish(0)
+        finally:
+            self._pipeline = preempted
+
+    def _steps(self, ahead: PlanAhead, on_phase: OnPhase | None) -> Iterator[tuple[str, StepOutput]]:
+        """Dispatch all steps. Yields each with the phase that it is in."""
+        for plans in ahead.slices():
+            by_adapter: dict[str | None, dict[Algorithm, list[GroupRows]]] = defaultdict(lambda: defaultdict(list))
+            for part in (part for planned in plans for part in planned.parts):
+                by_adapter[part.work.group.adapter][part.choice.algorithm].append(part.work)
+            for adapter, work in by_adapter.items():
+                yield from self._steps_with(adapter, work, on_phase)
 
     def _steps_with(
         self, adapter: str | None, work: dict[Algorithm, list[GroupRows]], on_phase: OnPhase | None
-    ) -> Iterator[StepOutput]:
-        """Compute all that has the same adapter, or none. No step has several."""
-        yield from watched(self._extender.serial(work[Algorithm.SERIAL]), lambda _: "serial", on_phase)
-        yield from watched(self._extender.prefill_extend(work[Algorithm.PREFILL_EXTEND]), _prefill_or_extend, on_phase)
-        for algorithm in (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE):
-            packed = self._packed(work[algorithm], adapter, dense=algorithm is Algorithm.PACKED_DENSE)
-            yield from watched(packed, lambda _: "packed", on_phase)
+    ) -> Iterator[tuple[str, StepOutput]]:
+        """Dispatch all that has the same adapter, or none. No step has several."""
+        of_phases: list[tuple[Iterator[StepOutput], Callable[[StepOutput | None], str]]] = [
+            (self._extender.serial(work[Algorithm.SERIAL]), lambda _: "serial"),
+            (self._extender.prefill_extend(work[Algorithm.PREFILL_EXTEND]), _prefill_or_extend),
+            (self._packed(work[Algorithm.PACKED_SEGMENT], adapter, dense=False), lambda _: "packed"),
+            (self._packed(work[Algorithm.PACKED_DENSE], adapter, dense=True), lambda _: "packed"),
+        ]
+        for steps, phase in of_phases:
+            yield from ((phase(step), step) for step in watched(steps, phase, on_phase))
 
     def _packed(self, work: Sequence[GroupRows], adapter: str | None, *, dense: bool) -> Iterator[StepOutput]:
         """Compute several groups in packed sequences."""
@@ -380,7 +396,7 @@ class Engine:
         groups = ((part.group.prefix, part.rows) for part in work)
         for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
             computed = self._forward.packed(packed, dense=dense, adapter=adapter)
-            yield list(zip(packed.rows, np.asarray(computed.states), strict=False)), computed.tokens
+            yield [(row, computed.of(n, n + 1)) for n, row in enumerate(packed.rows)], computed
 
 
 def _refuse_what_recurrent_layers_can_not(algorithm: AlgorithmSetting) -> None:
@@ -389,10 +405,6 @@ def _refuse_what_recurrent_layers_can_not(algorithm: AlgorithmSetting) -> None:
             "SCORELINE_MULTI_ITEM_ALGORITHM=packed is not implemented for recurrent layers: one state would go through "
             "all items of a packed sequence"
         )
-
-
-def _heads(_: ScoredChunk | None) -> str:
-    return "heads"
 
 
 def _prefill_or_extend(step: StepOutput | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -10,17 +9,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from model.forward import NO_BLOCKS, Computed, Extension, Forward
+from model.forward import NO_BLOCKS, Extension, Forward
 from model.head_runner import FinalStates
-from model.lookahead import Lookahead
 from model.prefixes.cache import PrefixCache
 from model.prefixes.prefix import Prefix
 from model.rows import Branch, Row
-from model.score_buffer import Floats, ScoreBuffer, TargetBuffer
+from model.score_buffer import ScoreBuffer, TargetBuffer
+from model.states import Computed, States, nothing_computed, without_pause
 from scoring.layout import GroupWork, TokenIds
 
-StepOutput = tuple[list[FinalStates], int]
-"""The final states of the rows that a step has completed, and the tokens that it computed, padding included."""
+StepOutput = tuple[list[FinalStates], Computed]
+"""A step that is dispatched, and the final states of the rows that it completes."""
 
 T = TypeVar("T")
 
@@ -67,12 +66,14 @@ class GroupRows:
 
 
 class Extender:
-    """Computes rows by the forward pass, in steps that are as full as it allows."""
+    """Computes rows by the forward pass, in steps that are as full as it allows.
 
-    def __init__(self, forward: Forward, cache: PrefixCache, lookahead: Lookahead) -> None:
+    Steps are only dispatched. Whoever takes them says how many may run ahead, by waiting for earlier ones.
+    """
+
+    def __init__(self, forward: Forward, cache: PrefixCache) -> None:
         self._forward = forward
         self._cache = cache
-        self._lookahead = lookahead
 
     def serial(self, work: Sequence[GroupRows]) -> Iterator[StepOutput]:
         """Compute whole sequences, without a prefix. All groups have the same adapter, here and below."""
@@ -139,7 +140,7 @@ class Extender:
             for query, part in zip(queries, work, strict=True):
                 self._count_shared(part, query)
                 assert query.hidden is not None
-                yield [(row, query.hidden) for row in part.rows if _ends_with(row, query)], 0
+                yield [(row, query.hidden) for row in part.rows if _ends_with(row, query)], nothing_computed()
                 rows = [row for row in part.rows if not _ends_with(row, query)]
                 extensions += [_behind(row, query) for row in rows]
             yield from self._extend(extensions, {id(query.table): query for query in queries})
@@ -163,8 +164,8 @@ class Extender:
             with ExitStack() as stack:
                 prefixes = []
                 for branch, query in together:
-                    if query is not None and (computed := sum(self._again(query, branch))):
-                        yield [], computed
+                    if query is not None and (tokens := without_pause(self._again(query, branch))):
+                        yield [], nothing_computed(tokens)
                     sequence = self._cache.sequence(branch.tokens, query, branch.begin, adapter=adapter)
                     prefixes.append(stack.enter_context(sequence))
                 for computed in self._cache.obtain(prefixes):
@@ -172,36 +173,29 @@ class Extender:
                 extensions = list[Extension]()
                 for prefix, (branch, _) in zip(prefixes, together, strict=True):
                     assert prefix.hidden is not None
-                    yield [(branch.end, prefix.hidden)], 0
+                    yield [(branch.end, prefix.hidden)], nothing_computed()
                     extensions += [_behind(row, prefix) for row in branch.rows]
                 yield from self._extend(extensions, {id(prefix.table): prefix for prefix in prefixes})
 
-    def _again(self, query: Prefix, branch: Branch) -> Iterator[int]:
-        """Obtain a query whose blocks were taken, if the pool has room for it beside a branch. Yields tokens."""
+    def _again(self, query: Prefix, branch: Branch) -> Iterator[Computed]:
+        """Obtain a query whose blocks were taken, if the pool has room for it beside a branch."""
         blocks = self._padded(len(query.tokens)) + self._padded(len(branch.tokens))
         if not query.is_complete and blocks <= self._cache.budget_tokens:
             yield from query.obtain()
 
     def _extend(self, extensions: Sequence[Extension], behind: dict[int, Prefix]) -> Iterator[StepOutput]:
-        """Compute extensions, those longer than a step last.
-
-        A step is laid out while the last one runs, where that is allowed. behind: the prefixes, by the identity of
-        their tables.
-        """
+        """Compute extensions, those longer than a step last. behind: the prefixes, by the identity of their tables."""
         longest = self._forward.shapes.step_tokens
         fitting = [extension for extension in extensions if len(extension.tokens) <= longest]
 
-        def dispatched() -> Iterator[tuple[list[Row], Computed, int]]:
-            for step in self._forward.fill(fitting):
-                rows = [extension.row for extension in step if extension.row is not None]
-                tables = {id(extension.table) for extension in step}
-                # If preempting work has taken blocks, they are computed again without a pause.
-                again = sum(_restored([behind[table] for table in tables if table in behind]))
-                computed = self._forward.run(step)
-                yield rows, computed, again + computed.tokens
-
-        for rows, computed, tokens in _one_ahead(dispatched(), self._lookahead):
-            yield _states_of(rows, computed.fetch()), tokens
+        for step in self._forward.fill(fitting):
+            rows = [extension.row for extension in step if extension.row is not None]
+            tables = {id(extension.table) for extension in step}
+            # If preempting work has taken blocks, they are computed again without a pause.
+            again = without_pause(_restored([behind[table] for table in tables if table in behind]))
+            computed = self._forward.run(step)
+            computed.tokens += again
+            yield _states_of(rows, computed), computed
         for extension in extensions:
             if len(extension.tokens) > longest:
                 yield from self._long_row(extension, behind.get(id(extension.table)))
@@ -219,7 +213,7 @@ class Extender:
                 yield _pieces(row, sequence.take()), computed
             assert sequence.hidden is not None
             last = [(row, sequence.hidden)] if row.read == 1 else _pieces(row, sequence.take())
-        yield last, 0
+        yield last, nothing_computed()
 
     def _count_shared(self, part: GroupRows, query: Prefix) -> None:
         """Credit items with the tokens of their query as cached, one of them only with those computed before."""
@@ -230,8 +224,8 @@ class Extender:
             buffer.cached_tokens -= max(0, tokens - (query.shared or 0))
 
 
-def _restored(prefixes: Sequence[Prefix]) -> Iterator[int]:
-    """Obtain sequences whose blocks were taken, until all of them have theirs. Yields the tokens of each step.
+def _restored(prefixes: Sequence[Prefix]) -> Iterator[Computed]:
+    """Obtain sequences whose blocks were taken, until all of them have theirs. Yields each step.
 
     Obtaining one may take the blocks of another again, but only while there is other work in the pool.
     """
@@ -239,23 +233,13 @@ def _restored(prefixes: Sequence[Prefix]) -> Iterator[int]:
         yield from lost[0].obtain()
 
 
-def _one_ahead(items: Iterable[T], lookahead: Lookahead) -> Iterator[T]:
-    """Yield the same items, and ask for the next one before each is yielded, where that is allowed."""
-    waiting = deque[T]()
-    for item in items:
-        waiting.append(item)
-        while len(waiting) > lookahead.allowed():
-            yield waiting.popleft()
-    yield from waiting
-
-
-def _states_of(rows: Sequence[Row], states: Floats) -> list[FinalStates]:
+def _states_of(rows: Sequence[Row], computed: Computed) -> list[FinalStates]:
     """Return each row of a step with its final states."""
     stops = np.cumsum([row.read for row in rows]).tolist()
-    return [(row, states[stop - row.read : stop]) for row, stop in zip(rows, stops, strict=True)]
+    return [(row, computed.of(stop - row.read, stop)) for row, stop in zip(rows, stops, strict=True)]
 
 
-def _pieces(row: Row, states: Iterable[tuple[int, Floats]]) -> list[FinalStates]:
+def _pieces(row: Row, states: Iterable[tuple[int, States]]) -> list[FinalStates]:
     """Return pieces of a row that is read at several tokens; states: of each piece, behind the number of its first."""
     return [(row.piece(first, len(of_piece)), of_piece) for first, of_piece in states]
 

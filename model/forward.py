@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from jax import Array
 
 from model.adapted_decoders import AdaptedDecoders
 from model.packed_sequence import PackedSequence
+from model.programs.heads import Heads
 from model.rows import Row
-from model.score_buffer import Floats
-from scoring.layout import Head, TokenIds
+from model.states import Computed
+from scoring.layout import TokenIds
 from scoring.planning.estimates import Shapes
 
 Numbers = npt.NDArray[np.int64]
@@ -103,23 +103,6 @@ class AttentionRows:
         return np.where(offsets < 0, offsets, of_tokens.places(offsets))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Computed:
-    """What a call has dispatched. Its arrays are still being computed."""
-
-    states: Array
-    """Final hidden states, before the final norm: float32 [at least n, width], for the n tokens that are read, in the
-    order of extensions, or for each of n rows of a packed sequence. Of an extension that is not read, there is the
-    state of any token."""
-    tokens: int  # computed, padding included
-    read: TokenIds | None = None  # which of the states those of the n tokens are, int32 [n]; None: the first
-
-    def fetch(self) -> Floats:
-        """Wait for the device, and return the states of the tokens that are read, [at least n, width]."""
-        states = np.asarray(self.states)
-        return states if self.read is None else states[self.read]
-
-
 class Forward(Protocol):
     """A decoder and its pool of prefix blocks on a device. One thread at a time may call; any thread may compile.
 
@@ -129,6 +112,10 @@ class Forward(Protocol):
     @property
     def decoders(self) -> AdaptedDecoders[Any]:
         """The decoder, and those of adapters, which extensions name by their keys."""
+
+    @property
+    def heads(self) -> Heads:
+        """The heads of the decoder."""
 
     @property
     def shapes(self) -> Shapes:
@@ -185,18 +172,3 @@ class Forward(Protocol):
 
     def packed(self, sequence: PackedSequence, *, dense: bool, adapter: str | None = None) -> Computed:
         """Compute a packed sequence at its logit positions; dense: with an explicit mask; adapter: its key."""
-
-    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:
-        """Return label logits and log-probabilities, float32 [at least n, at least labels], of final states [n, width].
-
-        n: at most ``shapes.head_rows``. top: the log-probability of the vocabulary's most probable token comes behind
-        them, float32 [at least n, 1].
-        """
-
-    def run_target_head(self, hidden: Floats, targets: TokenIds, *, top: bool = False) -> tuple[Array, ...]:
-        """Return log-probabilities over the whole vocabulary, and whether no other token is more probable.
-
-        hidden: final states [n, width], n at most ``shapes.head_rows``; targets: int32 [n, m], m of each state. Both
-        outputs are [at least n, at least m]. top: the vocabulary's most probable token, int32, and its log-probability,
-        float32, come behind them, [at least n, 1] each.
-        """

@@ -61,7 +61,7 @@ class KnownStates:
         found = [np.zeros((0, self.width), np.float32)] * len(places)
         for states, _ in compute([GroupRows(group, of_group) for group, of_group in zip(groups, rows, strict=True)]):
             for row, hidden in states:
-                found[places[id(row)]] = np.atleast_2d(hidden)
+                found[places[id(row)]] = hidden.fetch()
         for group, of_group in zip(groups, rows, strict=True):
             for end in {len(group.prefix), *(row.begin for row in of_group)}:
                 self.prefix_cache.drop(group.owner, group.prefix[:end])

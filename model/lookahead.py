@@ -1,10 +1,11 @@
 """How far the host runs ahead of the device.
 
 Usually the host lays out and dispatches the next step while the device computes the last one, so that the device never
-waits for it. Work that preempts then waits for both steps. Where calls keep coming, each of them would wait for a whole
-step more, which on a CPU takes from some milliseconds to seconds, and there is little to win: the host shares its
-processors with the steps. So for a while after each preemption, the host of a CPU waits for a step before it
-dispatches the next one.
+waits for it. Work that preempts then waits for both steps. An accelerator takes milliseconds for a step, in which the
+host has heads to take scores from, commits to make and calls to claim. So there, two steps wait for their turn behind
+the one that is awaited. On a CPU a step takes from some milliseconds to seconds, and there is little to win: the host
+shares its processors with the steps. So there, one step is dispatched ahead, and for a while after each preemption
+none: where calls keep coming, each of them would wait for a whole step more.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from contextlib import contextmanager
 GIVING_WAY_SECONDS = 1.0
 """How long after a preemption no step is dispatched ahead."""
 
+ACCELERATOR_STEPS = 2
+"""Steps that wait for their turn on an accelerator."""
+
 
 class Lookahead:
-    """Says whether a step may be dispatched before the last one is complete. For one thread.
+    """Says how many steps may be dispatched before an earlier one is complete. For one thread.
 
     gives_way: whether work that was preempted waits for its steps; otherwise it always runs ahead.
     """
@@ -40,6 +44,12 @@ class Lookahead:
         finally:
             self._depth -= 1
 
-    def allowed(self) -> bool:
-        """Return whether the work that is under way may run ahead. Work that preempts other work is short, and may."""
-        return not self._gives_way or self._depth > 1 or self._clock() - self._preempted_at >= GIVING_WAY_SECONDS
+    def steps(self) -> int:
+        """Return how many steps may wait behind one that is awaited. Preempting work is short, and may run ahead."""
+        if not self._gives_way:
+            return ACCELERATOR_STEPS
+        return int(self._depth > 1 or self._clock() - self._preempted_at >= GIVING_WAY_SECONDS)
+
+    def steps_of_preempted(self) -> int:
+        """Return how many steps of work that is preempted are dispatched before the preempting work is complete."""
+        return 0 if self._gives_way else ACCELERATOR_STEPS

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from model.adapted_decoders import AdaptedDecoders
-from model.forward import Computed, Extension
+from model.forward import Extension
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.embed import EmbedKey
 from model.layerwise.output_mlp import OutputMLPKey
@@ -26,10 +26,9 @@ from model.layerwise.warm_up import Key, core, rest
 from model.packed_sequence import PackedSequence
 from model.platforms import Platform
 from model.prefixes.pool import untouched_zeros
-from model.programs.label_head import HeadKey
-from model.programs.target_head import TargetHeadKey
-from model.score_buffer import Floats
-from scoring.layout import Head, TokenIds
+from model.programs.heads import Heads
+from model.states import Computed
+from scoring.layout import TokenIds
 
 
 class LayerwiseForward:
@@ -45,6 +44,7 @@ class LayerwiseForward:
         self.shapes = buckets.shapes
         self.block_tokens, self.grain = buckets.block_tokens, buckets.grain
         self._executables = executables
+        self.heads = Heads(decoder, lambda key: executables[key])
         self._blocks = blocks  # of the pool
         self._pool = [
             tuple(untouched_zeros(part, on_host=platform.name == "cpu") for part in decoder.pool(blocks))
@@ -178,18 +178,6 @@ class LayerwiseForward:
         (out,) = run[PackedAttentionKey(size, logit_rows, dense)](queries, keys, values, seen)
         (hidden,) = adapted[OutputMLPKey(logit_rows)](*layer, hidden, out)
         return Computed(hidden, size)
-
-    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:
-        """See :class:`model.forward.Forward`."""
-        key = HeadKey.of(head, len(labels), top=top)
-        outputs: tuple[Array, ...] = self._executables[key](*self._decoder.head, *key.padded(hidden, labels))
-        return outputs
-
-    def run_target_head(self, hidden: Floats, targets: TokenIds, *, top: bool = False) -> tuple[Array, ...]:
-        """See :class:`model.forward.Forward`."""
-        key = TargetHeadKey.of(targets.shape[1], top=top)
-        outputs: tuple[Array, ...] = self._executables[key](*self._decoder.head, *key.padded(hidden, targets))
-        return outputs
 
     def _begins(self, step: Step) -> tuple[tuple[TokenIds, ...], tuple[TokenIds, ...]]:
         """Return what attention to a prefix takes in layers without and with a sliding window."""

@@ -15,6 +15,7 @@ from model.layerwise.recurrence import RecurrenceKey, RecurrentInputsKey, Recurr
 from model.layerwise.self_attention import SelfAttentionKey
 from model.layerwise.states import KeepStateKey, TakeStateKey
 from model.layerwise.store import StoreKey
+from model.programs.gathering import GatherKey
 from model.programs.heads import first_heads, rest_of_heads
 from model.programs.kind import ProgramKey
 
@@ -27,7 +28,8 @@ def core(buckets: Buckets, blocks: int, *, has_states: bool = False) -> tuple[Ke
     blocks: of the pool; has_states: whether some layers are recurrent.
     """
     steps = [key for size in buckets.warm_up_sizes for key in _of_step(buckets, size, blocks, has_states)]
-    last_layer = PrefixAttentionKey(buckets.logit_rows, blocks), OutputMLPKey(buckets.logit_rows)
+    rows = buckets.logit_rows
+    last_layer = PrefixAttentionKey(rows, blocks), OutputMLPKey(rows), GatherKey(rows)
     self_attention = (
         SelfAttentionKey(bucket.length, bucket.rows, last)
         for bucket in buckets.length_buckets
@@ -54,7 +56,7 @@ def rest(
 
 def _of_step(buckets: Buckets, size: int, blocks: int, has_states: bool) -> Iterator[Key]:
     yield from (EmbedKey(size), QKVKey(size), PrefixAttentionKey(size, blocks), OutputMLPKey(size))
-    yield QKVKey(size, buckets.logit_rows)
+    yield from (QKVKey(size, buckets.logit_rows), GatherKey(size))
     if has_states:
         yield from (RecurrentInputsKey(size), RecurrentOutputKey(size))
 
@@ -71,4 +73,4 @@ def _recurrence(buckets: Buckets, blocks: int) -> Iterator[Key]:
 def _of_packed(size: int, dense: bool) -> Iterator[Key]:
     rows = packed_logit_rows(size)
     yield from (EmbedKey(size), QKVKey(size), QKVKey(size, rows), OutputMLPKey(size), OutputMLPKey(rows))
-    yield from (PackedAttentionKey(size, 0, dense), PackedAttentionKey(size, rows, dense))
+    yield from (PackedAttentionKey(size, 0, dense), PackedAttentionKey(size, rows, dense), GatherKey(rows))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from model.prefixes.pool import PoolShape
-from model.score_buffer import Floats
+from model.states import States
 from scoring.layout import TokenIds
 
 
@@ -54,7 +54,7 @@ class Segment:
 
     keys: SegmentKeys
     block: int
-    hidden: Floats | None = None  # final hidden state of its last token, [width]; None if it was not read
+    hidden: States | None = None  # the final hidden state of its last token; None if it was not read
     holders: int = 1  # how many sequences in use have it; as long as there are any, its blocks are protected
     used_at: float = 0.0
 

@@ -16,15 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-import jax
 import structlog
-from jax import Array
 
 from model.forward import Forward
-from model.lookahead import Lookahead
 from model.prefixes.blocks import Blocks, Segment, SegmentKeys, keys_of
 from model.prefixes.pool import PoolShape
 from model.prefixes.prefix import PoolContext, Prefix
+from model.states import Computed
 from scoring.layout import TokenIds
 
 log = structlog.stdlib.get_logger("engine")
@@ -41,12 +39,11 @@ class PrefixCache:
         forward: Forward,
         shape: PoolShape,
         timeout: float,
-        lookahead: Lookahead,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._forward = forward
         self.blocks = Blocks(shape, timeout, clock)
-        self._pool = PoolContext(forward, self.blocks, lookahead, self._take_from_others)
+        self._pool = PoolContext(forward, self.blocks, self._take_from_others)
         self._in_use: list[Prefix] = []
         self._prefills = self._shared = self._hits = 0
         self.shared_tokens = 0  # of queries that were not found, and of whose beginning these were
@@ -129,8 +126,8 @@ class PrefixCache:
         """Tokens of sequences, padded to blocks, that the budget has room for."""
         return self.blocks.shape.budget * self._forward.block_tokens
 
-    def obtain(self, prefixes: Sequence[Prefix]) -> Iterator[int]:
-        """Find several sequences, or compute them in steps that they share. Yields the tokens of each step.
+    def obtain(self, prefixes: Sequence[Prefix]) -> Iterator[Computed]:
+        """Find several sequences, or compute them in steps that they share. Yields each step.
 
         They have to fit into the budget together. Where blocks are taken from any of them, by preempting work or for
         another one of them, those that are not complete are computed one after another.
@@ -153,20 +150,17 @@ class PrefixCache:
             if not prefix.is_complete:
                 yield from prefix.obtain()
 
-    def _together(self, prefixes: Sequence[Prefix]) -> Iterator[int]:
+    def _together(self, prefixes: Sequence[Prefix]) -> Iterator[Computed]:
         """Compute several sequences in shared steps, until all are complete or blocks of one are taken.
 
         A sequence that shares what another one computes comes behind that one, and steps keep the order.
         """
-        before: Array | None = None
         steps = self._forward.fill([piece for prefix in prefixes for piece in prefix.pieces()])
         while not any(prefix.is_lost for prefix in prefixes) and (step := next(steps, None)) is not None:
             computed = self._forward.run(step)
             for prefix in prefixes:
                 prefix.note(step, computed)
-            jax.block_until_ready(before)  # type: ignore[no-untyped-call]
-            before = computed.states
-            yield computed.tokens
+            yield computed
 
     def _take_from_others(self, prefix: Prefix) -> None:
         """Release the blocks of all other sequences in use, and of all that is kept."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import jax
 import numpy as np
-from jax import Array
 
-from model.forward import Computed, Extension, Forward
-from model.lookahead import Lookahead
+from model.forward import Extension, Forward
 from model.prefixes.blocks import NO_KEYS, Blocks, Segment, SegmentKeys
-from model.score_buffer import Floats
+from model.states import Computed, States, nothing_computed, without_pause
 from scoring.layout import TokenIds
 
 NOTHING_COMPUTED: Mapping[bytes, Segment] = {}
@@ -24,7 +21,6 @@ class PoolContext:
 
     forward: Forward
     blocks: Blocks
-    lookahead: Lookahead
     take_from_others: Callable[[Prefix], None]
     """Takes the blocks of all other sequences in use, which are of work that this work preempts, or wait for it."""
 
@@ -56,8 +52,8 @@ class Prefix:
         self.adapter = adapter
         self.table: TokenIds = np.zeros(pool.blocks.shape.longest, np.int32)
         """Its blocks in order, int32 [longest], and padding behind them. It is always the same array."""
-        self.hidden: Floats | None = None
-        """Once it was obtained, the final hidden state of its last token, [width], if only that token is read."""
+        self.hidden: States | None = None
+        """Once it was obtained, the final hidden state of its last token, if only that token is read."""
         self.shared: int | None = None  # how many of its tokens others compute; None until that is known
         self.is_complete = False  # whether it was obtained, and still has its blocks
         self._pool = pool
@@ -71,7 +67,7 @@ class Prefix:
         self._branching: Segment | None = None
         """Its own segment of no more than the tokens that it shares within a block, before these are computed."""
         self._done = 0  # tokens that are computed, or whose computation is dispatched
-        self._last: tuple[Array, int] | None = None  # the states of its last step, and the number of the last token's
+        self._last: tuple[Computed, int] | None = None  # its last step, and the number of the last token's state
         self._taken = 0  # tokens that are read whose states were taken
         self._untaken: list[tuple[range, Computed]] = []  # steps, and which of the tokens that are read are theirs
 
@@ -85,26 +81,29 @@ class Prefix:
         """Whether the steps of all of its tokens are dispatched, and it has its blocks."""
         return not self.is_lost and self._done == len(self.tokens)
 
-    def obtain(self) -> Iterator[int]:
-        """Find it, or compute what is missing. Yields the tokens of each step, padding included.
+    def obtain(self) -> Iterator[Computed]:
+        """Find it, or compute what is missing. Yields each step.
 
         Once its blocks were taken, it computes the rest without a pause, so that it comes to an end even if it is
         preempted at every pause. Its blocks may be taken again while the last tokens are yielded.
         """
         if self.find():
             return
-        without_pause = 0  # tokens of the steps behind which there was no pause
+        again = 0  # tokens of the steps behind which there was no pause
         self.begin()
         while not self.is_computed:
             if not self.is_lost:
                 yield self._step()
                 continue
             self.begin()
-            while not self.is_computed:
-                without_pause += self._step()
+            again += without_pause(self._rest())
         self.complete()
-        if without_pause:
-            yield without_pause
+        if again:
+            yield nothing_computed(again)
+
+    def _rest(self) -> Iterator[Computed]:
+        while not self.is_computed:
+            yield self._step()
 
     def find(self) -> bool:
         """Take all of its segments if they are there. Returns whether it is complete now, or was before."""
@@ -192,27 +191,27 @@ class Prefix:
         """Take notice of a step that may hold the last one of the pieces."""
         for index, piece in enumerate(step):
             if piece.table is self.table and piece.start + len(piece.tokens) == len(self.tokens):
-                self._last, self._done = (computed.states, index), len(self.tokens)
+                self._last, self._done = (computed, index), len(self.tokens)
 
     def complete(self) -> None:
-        """Wait for the state of its last token. Have the sequence found from now on, if it is kept."""
+        """Keep the state of its last token. Have the sequence found from now on, if it is kept."""
         assert self._last is not None
-        (states, number), self._last = self._last, None
-        self.hidden = np.asarray(states)[number]
+        (computed, number), self._last = self._last, None
+        self.hidden = computed.kept(number)
         self._segments[-1].hidden = self.hidden
         if self._keys:
             self._segments = self._pool.blocks.add(self._segments)
             self._write_table()
         self.is_complete = True
 
-    def take(self) -> Iterator[tuple[int, Floats]]:
+    def take(self) -> Iterator[tuple[int, States]]:
         """Yield the states of further tokens that are read, if several are, and the number of the first of them.
 
         No state is taken twice, although a sequence that begins again computes it twice.
         """
         for numbers, computed in self._untaken:
             if self._taken < numbers.stop:
-                yield self._taken, computed.fetch()[self._taken - numbers.start : len(numbers)]
+                yield self._taken, computed.of(self._taken - numbers.start, len(numbers))
                 self._taken = numbers.stop
         self._untaken.clear()
 
@@ -258,8 +257,8 @@ class Prefix:
     def _write_table(self) -> None:
         self.table[: len(self._segments)] = [segment.block for segment in self._segments]
 
-    def _step(self) -> int:
-        """Dispatch the next step, and wait for the one before it, or for itself. Returns the tokens of the step."""
+    def _step(self) -> Computed:
+        """Dispatch the next step."""
         forward = self._pool.forward
         size, length = forward.block_tokens, len(self.tokens)
         start, number = self._done, self._done // size
@@ -274,14 +273,12 @@ class Prefix:
         read = max(0, stop - max(start, first_read))
         blocks, source = self.table[number : -(-stop // size)], None if self._source is None else self._source.block
         piece = Extension(self.tokens[start:stop], start, None, self.table, blocks, source, read, adapter=self.adapter)
-        before, self._done = self._last, stop
+        self._done = stop
         computed = forward.run([piece])
         self._release_source()
         if branching is not None:
             (self._source,), self._branching = self._pool.blocks.add([branching]), None
-        self._last = computed.states, 0
+        self._last = computed, 0
         if read and self._read > 1:
             self._untaken.append((range(stop - read - first_read, stop - first_read), computed))
-        awaited = before if self._pool.lookahead.allowed() else self._last
-        jax.block_until_ready(awaited)  # type: ignore[no-untyped-call]
-        return computed.tokens
+        return computed

@@ -22,7 +22,6 @@ from model.chips.vocabulary import OnOneChip, Vocabulary
 from model.linear import project
 from model.programs.decoder import DecoderParts
 from model.programs.kind import Program, Source, float32, int32
-from model.score_buffer import Floats
 from scoring.layout import Head, TokenIds
 
 _COLUMNS = 128
@@ -45,13 +44,11 @@ class HeadKey:
         """Return the program for a number of labels."""
         return cls(head, HEAD_ROWS, label_bucket(labels), top)
 
-    def padded(self, hidden: Floats, labels: Sequence[int]) -> tuple[Floats, TokenIds]:
-        """Return hidden states [rows, width] and labels [labels] in the program's shapes. Zeros fill the rest."""
-        rows = np.zeros((self.rows, hidden.shape[1]), np.float32)
-        rows[: len(hidden)] = hidden
+    def padded(self, labels: Sequence[int]) -> TokenIds:
+        """Return labels in the program's shape, [labels]. Zeros fill the rest."""
         ids = np.zeros(self.labels, np.int32)
         ids[: len(labels)] = labels
-        return rows, ids
+        return ids
 
     def source(self, decoder: DecoderParts) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""

@@ -22,7 +22,6 @@ from model.linear import project
 from model.programs.decoder import DecoderParts
 from model.programs.kind import Program, Source, float32, int32
 from model.programs.label_head import expected_top
-from model.score_buffer import Floats
 from scoring.layout import TokenIds
 
 GREEDY_LEAD = 0.05
@@ -42,15 +41,11 @@ class TargetHeadKey:
         """Return the program for states of so many targets each."""
         return cls(HEAD_ROWS, label_bucket(targets), top)
 
-    def padded(self, hidden: Floats, targets: TokenIds) -> tuple[Floats, TokenIds]:
-        """Return hidden states [rows, width] and targets [rows, targets] in the program's shapes; zeros fill the rest.
-
-        targets: int32 [n, m].
-        """
-        rows, ids = np.zeros((self.rows, hidden.shape[1]), np.float32), np.zeros((self.rows, self.targets), np.int32)
-        rows[: len(hidden)] = hidden
+    def padded(self, targets: TokenIds) -> TokenIds:
+        """Return targets, int32 [n, m], in the program's shape, [rows, targets]. Zeros fill the rest."""
+        ids = np.zeros((self.rows, self.targets), np.int32)
         ids[: len(targets), : targets.shape[1]] = targets
-        return rows, ids
+        return ids
 
     def source(self, decoder: DecoderParts) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""

@@ -11,24 +11,20 @@ from jax import Array
 
 from model.adapted_decoders import AdaptedDecoders
 from model.buckets import Buckets, packed_logit_rows
-from model.forward import Computed, Extension
+from model.forward import Extension
 from model.packed_sequence import PackedSequence
-from model.programs.heads import first_heads, rest_of_heads
+from model.programs.gathering import GatherKey
+from model.programs.heads import Heads, ProgramOf, first_heads, rest_of_heads
 from model.programs.kind import ProgramKey
-from model.programs.label_head import HeadKey
-from model.programs.target_head import TargetHeadKey
-from model.score_buffer import Floats
+from model.states import Computed
 from model.whole_steps.decoder import Pool, StackedDecoder
 from model.whole_steps.extend import ExtendKey
 from model.whole_steps.filling import filled
 from model.whole_steps.layout import ItemStep, PrefillStep
 from model.whole_steps.packed import PackedKey
 from model.whole_steps.prefill import PrefillKey
-from scoring.layout import Head, TokenIds
 
 Key = ProgramKey[StackedDecoder]
-ProgramOf = Callable[[Key], Callable[..., tuple[Any, ...]]]
-"""Returns the program of a key, ready to be called."""
 
 
 class WholeStepForward:
@@ -47,6 +43,7 @@ class WholeStepForward:
         self.prefixes = self._shape.tiles
         self.executables = executables
         self._program: ProgramOf = lambda key: self.executables[key]
+        self.heads = Heads(self._decoder, lambda key: self._program(key))
         self._buckets = buckets
         self.pool = self._decoder.empty_pool()
 
@@ -58,14 +55,19 @@ class WholeStepForward:
     def core(self) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
         # Only the check of the whole model can check a whole step, so no program of one is left for later.
-        return ExtendKey(), ExtendKey(everywhere=True), PrefillKey(), *first_heads()
+        read = self._shape.tiles, *(self._shape.most_read(everywhere=everywhere) for everywhere in (False, True))
+        gathering = map(GatherKey, dict.fromkeys(read))
+        return ExtendKey(), ExtendKey(everywhere=True), PrefillKey(), *gathering, *first_heads()
 
     def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""
         masks = [mask for mask, wanted in ((False, packed), (True, dense)) if wanted]
         sizes = self._buckets.packed_sizes
         heads = rest_of_heads(has_classes=bool(self._decoder.config.classes))
-        return *heads, *(PackedKey(size, packed_logit_rows(size), mask) for mask in masks for size in sizes)
+        gathering = dict.fromkeys(GatherKey(packed_logit_rows(size)) for size in sizes if masks)
+        known = set(self.core())
+        packing = (PackedKey(size, packed_logit_rows(size), mask) for mask in masks for size in sizes)
+        return *heads, *(key for key in gathering if key not in known), *packing
 
     def compile(self, key: Hashable) -> None:
         """See :class:`model.forward.Forward`."""
@@ -116,15 +118,3 @@ class WholeStepForward:
         program, weights = self._with(adapter, PackedKey(size, logit_rows, dense))
         (states,) = program(*weights, *sequence.arrays(size, logit_rows, self._decoder.config.window))
         return Computed(states, size)
-
-    def run_head(self, head: Head, hidden: Floats, labels: Sequence[int], *, top: bool = False) -> tuple[Array, ...]:
-        """See :class:`model.forward.Forward`."""
-        key = HeadKey.of(head, len(labels), top=top)
-        outputs: tuple[Array, ...] = self._program(key)(*self._decoder.head, *key.padded(hidden, labels))
-        return outputs
-
-    def run_target_head(self, hidden: Floats, targets: TokenIds, *, top: bool = False) -> tuple[Array, ...]:
-        """See :class:`model.forward.Forward`."""
-        key = TargetHeadKey.of(targets.shape[1], top=top)
-        outputs: tuple[Array, ...] = self._program(key)(*self._decoder.head, *key.padded(hidden, targets))
-        return outputs

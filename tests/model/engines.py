@@ -16,9 +16,10 @@ from checkpoints.adapter_folder import AdapterFolder
 from checkpoints.card import ModelCard
 from model.architecture.config import DecoderConfig
 from model.engine import Engine
-from model.forward import Computed, Extension
+from model.forward import Extension
 from model.platforms import Platform
 from model.programs.kind import ProgramKey
+from model.states import Computed
 from scoring.layout import ChunkWork, GroupWork, Head, LabelScores, Rows
 from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings

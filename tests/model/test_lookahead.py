@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from model.forward import Computed, Extension
-from model.lookahead import GIVING_WAY_SECONDS, Lookahead
+from model.forward import Extension
+from model.lookahead import ACCELERATOR_STEPS, GIVING_WAY_SECONDS, Lookahead
+from model.states import Computed
 from tests.model import engines
 from tests.model.geometries import STEP
 from tests.model.test_preemption import QUERY, group, logits
@@ -26,25 +27,25 @@ def test_no_step_is_dispatched_ahead_for_a_while_after_a_preemption() -> None:
     clock = Clock()
     lookahead = Lookahead(gives_way=True, clock=clock)
     with lookahead.working():
-        assert lookahead.allowed()
+        assert lookahead.steps() == 1
         with lookahead.working():
-            assert lookahead.allowed(), "work that preempts is short"
-        assert not lookahead.allowed()
+            assert lookahead.steps() == 1, "work that preempts is short"
+        assert lookahead.steps() == 0
         clock.now += 0.9 * GIVING_WAY_SECONDS
-        assert not lookahead.allowed()
+        assert lookahead.steps() == 0
         with lookahead.working():
             pass
         clock.now += 0.9 * GIVING_WAY_SECONDS
-        assert not lookahead.allowed(), "it was preempted again meanwhile"
+        assert lookahead.steps() == 0, "it was preempted again meanwhile"
         clock.now += 0.2 * GIVING_WAY_SECONDS
-        assert lookahead.allowed()
+        assert lookahead.steps() == 1
 
 
 def test_work_that_follows_other_work_does_not_preempt_it() -> None:
     lookahead = Lookahead(gives_way=True, clock=Clock())
     for _ in range(2):
         with lookahead.working():
-            assert lookahead.allowed()
+            assert lookahead.steps() == 1
 
 
 def test_work_whose_host_never_gives_way_always_runs_ahead() -> None:
@@ -52,7 +53,7 @@ def test_work_whose_host_never_gives_way_always_runs_ahead() -> None:
     with lookahead.working():
         with lookahead.working():
             pass
-        assert lookahead.allowed()
+        assert lookahead.steps() == ACCELERATOR_STEPS
 
 
 def test_no_step_is_dispatched_ahead_of_a_call_that_may_come_soon(

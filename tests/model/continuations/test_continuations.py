@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,8 +16,9 @@ from model.engine import Engine
 from model.forward import AttentionRows
 from model.layerwise import forward as layerwise_forward
 from model.layerwise import steps
-from model.layerwise.forward import LayerwiseForward
+from model.programs.heads import Heads
 from model.score_buffer import EngineError, TargetBuffer
+from model.states import States
 from model.work import layout
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows, ScoredChunk
 from scoring.planning.algorithms import AlgorithmSetting
@@ -274,12 +275,12 @@ def planted(change: Callable[[pytest.MonkeyPatch], None], load: Load, oracle: Or
 
 
 def target_off_by_one(patches: pytest.MonkeyPatch) -> None:
-    run = LayerwiseForward.run_target_head
+    run = Heads.of_targets
 
-    def off(self: LayerwiseForward, hidden: np.ndarray, targets: np.ndarray, *, top: bool) -> Any:
-        return run(self, hidden, np.roll(targets, 1, axis=0), top=top)
+    def off(self: Heads, states: Sequence[States], targets: np.ndarray, *, top: bool) -> Any:
+        return run(self, states, np.roll(targets, 1, axis=0), top=top)
 
-    patches.setattr(LayerwiseForward, "run_target_head", off)
+    patches.setattr(Heads, "of_targets", off)
 
 
 def first_target_read_late(patches: pytest.MonkeyPatch) -> None:

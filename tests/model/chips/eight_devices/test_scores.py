@@ -17,6 +17,7 @@ from model.engine import Engine
 from model.packed_sequence import pack_sequences
 from model.rows import item_rows
 from model.score_buffer import ScoreBuffer
+from model.states import States
 from scoring.layout import GroupWork, Head
 from settings.engine import EngineSettings
 from tests.model import engines
@@ -82,21 +83,21 @@ def test_known_answers_are_right_and_have_the_same_bits_everywhere(name: str, ch
 def test_heads_score_targets_and_labels_of_all_shards(name: str, chips: int, engine: Loaded) -> None:
     config = MODELS[name]
     random = np.random.default_rng(3)
-    states = 3 * random.standard_normal((20, config.width), np.float32)
+    states = [States(3 * random.standard_normal((20, config.width), np.float32), np.arange(20, dtype=np.int32))]
     everything = np.tile(np.arange(config.vocabulary, dtype=np.int32), (20, 1))
-    one, several = (engine(name, count).forward for count in (1, chips))
+    one, several = (engine(name, count).forward.heads for count in (1, chips))
     for expected, found in zip(
-        one.run_target_head(states, everything, top=True),
-        several.run_target_head(states, everything, top=True),
+        one.of_targets(states, everything, top=True),
+        several.of_targets(states, everything, top=True),
         strict=True,
     ):
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=TOLERANCE)
-    greedy = np.asarray(several.run_target_head(states, everything)[1])[:20, : config.vocabulary]
+    greedy = np.asarray(several.of_targets(states, everything)[1])[:20, : config.vocabulary]
     assert (greedy.sum(axis=1) == 1).all(), "one token of all shards is the most probable one"
     labels = [config.vocabulary - 1, 0, config.vocabulary // chips, config.vocabulary // chips - 1]
     for expected, found in zip(
-        one.run_head(Head.LOGITS, states, labels, top=True),
-        several.run_head(Head.LOGITS, states, labels, top=True),
+        one.of_labels(Head.LOGITS, states, labels, top=True),
+        several.of_labels(Head.LOGITS, states, labels, top=True),
         strict=True,
     ):
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=TOLERANCE)
