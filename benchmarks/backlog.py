@@ -34,7 +34,8 @@ from settings.engine import EngineSettings
 from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from tools.tpu.workloads import labels_of
-from workers.engine_loop.loop import LoopTiming, ScoringLoop
+from workers.engine_loop.claimer import LoopTiming
+from workers.engine_loop.loop import ScoringLoop
 from workers.engine_loop.watchdog import Watchdog
 
 QUERIES, ITEMS = 100, 100

@@ -46,7 +46,8 @@ from tests.services import PostgresServer
 from tools.tpu.programs import without_weights
 from tools.tpu.shapes import QWEN3_06B
 from tools.tpu.workloads import Workload, alike, labels_of
-from workers.engine_loop.loop import LoopTiming, ScoringLoop
+from workers.engine_loop.claimer import LoopTiming
+from workers.engine_loop.loop import ScoringLoop
 from workers.engine_loop.watchdog import Watchdog
 
 CONFIG = replace(QWEN3_06B, layers=1, vocabulary=4_096, context=16_384)

@@ -41,7 +41,8 @@ from settings.engine import EngineSettings
 from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from tools.tpu.workloads import LABELS
-from workers.engine_loop.loop import LoopTiming, ScoringLoop
+from workers.engine_loop.claimer import LoopTiming
+from workers.engine_loop.loop import ScoringLoop
 from workers.engine_loop.watchdog import Watchdog
 
 QUERY, ITEM, CALL_QUERY = 2_000, 20, 300

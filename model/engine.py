@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
@@ -300,9 +300,9 @@ class Engine:
             if not self._keeps_prefixes:
                 self.prefix_cache.clear()
             # Behind the work, so that nobody waits for the lines.
-            _log_plans(ahead.plans)
+            _log_choices(ahead.choices)
         shared = self.prefix_cache.shared_tokens > shared_before
-        estimated = self._calibrate(calibration, ahead.plans, computed, stopwatch.seconds, shared=shared)
+        estimated = self._calibrate(calibration, ahead.cuts, computed, stopwatch.seconds, shared=shared)
         log.info(
             "computed",
             tokens=computed,
@@ -320,6 +320,11 @@ class Engine:
     def forward(self) -> Forward:
         """The model on its device, whose programs may also be compiled without being called."""
         return self._forward
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether its device would wait while more work is claimed. A CPU that does other things computes less."""
+        return self._planned_step is not None
 
     @property
     def estimate_ratio(self) -> float:
@@ -361,18 +366,20 @@ class Engine:
         preempted, self._pipeline = self._pipeline, pipeline
         try:
             while pipeline.dispatch():
-                yield from pipeline.finish(self._lookahead.steps())
+                while pipeline.steps > self._lookahead.steps():
+                    yield from pipeline.finish_first()
             if preempted is not None:
                 preempted.dispatch_for_later(self._lookahead.steps_of_preempted())
-            yield from pipeline.finish(0)
+            while pipeline.is_running:
+                yield from pipeline.finish_first()
         finally:
             self._pipeline = preempted
 
     def _steps(self, ahead: PlanAhead, on_phase: OnPhase | None) -> Iterator[tuple[str, StepOutput]]:
         """Dispatch all steps. Yields each with the phase that it is in."""
-        for plans in ahead.slices():
+        for parts in ahead.slices():
             by_adapter: dict[str | None, dict[Algorithm, list[GroupRows]]] = defaultdict(lambda: defaultdict(list))
-            for part in (part for planned in plans for part in planned.parts):
+            for part in parts:
                 by_adapter[part.work.group.adapter][part.choice.algorithm].append(part.work)
             for adapter, work in by_adapter.items():
                 yield from self._steps_with(adapter, work, on_phase)
@@ -412,11 +419,8 @@ def _prefill_or_extend(step: StepOutput | None) -> str:
     return "extend" if step is None or step[0] else "prefill"
 
 
-def _log_plans(plans: Sequence[PlannedGroup]) -> None:
-    """Log how the groups were computed."""
-    counts: dict[Choice, list[int]] = defaultdict(list)
-    for part in (part for planned in plans for part in planned.parts):
-        counts[part.choice].append(part.items)
-    for choice, of_groups in counts.items():
+def _log_choices(choices: Mapping[Choice, Sequence[int]]) -> None:
+    """Log how groups were computed; choices: the items of each group, by how they were."""
+    for choice, of_groups in choices.items():
         tell, event = (log.warning, "fallback") if choice.fallback else (log.info, "planned")
         tell(event, algorithm=choice.algorithm, reason=choice.reason, groups=len(of_groups), rows=sum(of_groups))

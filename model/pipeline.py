@@ -60,14 +60,18 @@ class Pipeline:
         except Exception as error:
             self._error = error
 
-    def finish(self, left: int) -> Iterator[ScoredChunk | int]:
-        """Wait for steps until so many are left. Yields the chunks that each finishes, and then the tokens of it."""
-        while self._running and (self.steps > left or not left):
-            phase, computed, heads = self._running.popleft()
-            self.steps -= computed.states is not None
-            with timed(phase, self._on_phase):
-                computed.wait()
-            if heads is not None:
-                yield from watched(heads.finish(), lambda _: "heads", self._on_phase)
-            if computed.tokens:
-                yield computed.tokens
+    @property
+    def is_running(self) -> bool:
+        """Whether there is something to wait for."""
+        return bool(self._running)
+
+    def finish_first(self) -> Iterator[ScoredChunk | int]:
+        """Wait for the first step that is running. Yields the chunks that it finishes, and then the tokens of it."""
+        phase, computed, heads = self._running.popleft()
+        self.steps -= computed.states is not None
+        with timed(phase, self._on_phase):
+            computed.wait()
+        if heads is not None:
+            yield from watched(heads.finish(), lambda _: "heads", self._on_phase)
+        if computed.tokens:
+            yield computed.tokens

@@ -66,7 +66,7 @@ def _fields(listed: list[ListedModel], given: argparse.Namespace) -> dict[str, A
 
 
 def _read(file: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the models that a file describes, by their names; file: its path, or - for the input. Raises ValueError."""
+    """Return the models that a file describes, by their names. file: its path; -: the input. Raises ValueError."""
     path = "the standard input" if file == "-" else file
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")

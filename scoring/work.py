@@ -91,9 +91,14 @@ def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> 
 
     cached_tokens: those of each :class:`scoring.layout.ScoredChunk`, by the chunk's id.
     """
+    of_rows = (work_of_rows(one.rows, one.continuations, len(group.prefix)) for group in groups for one in group.chunks)
+    return sum(of_rows) + work_of_prefixes(groups, cached_tokens)
+
+
+def work_of_prefixes(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:
+    """Return the work of what was computed of the prefixes of groups. cached_tokens: see :func:`work_done`."""
     done = 0
     for group in groups:
-        done += sum(work_of_rows(chunk.rows, chunk.continuations, len(group.prefix)) for chunk in group.chunks)
         prefix_tokens = sum(int(chunk.rows.prefix_ends.sum()) for chunk in group.chunks)
         computed = min(prefix_tokens - sum(cached_tokens[chunk.id] for chunk in group.chunks), len(group.prefix))
         done += work_of_prefix(len(group.prefix)) - work_of_prefix(len(group.prefix) - computed)

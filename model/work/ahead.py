@@ -6,18 +6,23 @@ planned first, the device would wait for them.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from model.score_buffer import ScoreBuffer, TargetBuffer
-from model.work.planned import PlannedGroup, WorkPlanner
+from model.work.planned import Part, PlannedGroup, WorkPlanner
 from scoring.layout import GroupWork
+from scoring.planning.algorithms import Choice
 
 PIECE_STEPS = 4
-"""Steps' worth of tokens in a piece, unless a chunk has more. One piece is planned before the device has work."""
+"""Steps' worth of tokens that are planned at once, unless a chunk has more: before the first step, and in each."""
 
-SLICE_STEPS = 64
-"""Steps' worth of tokens that are computed together, at most. The last steps of a slice are not full."""
+SLICE_STEPS = 24
+"""Steps' worth of tokens that are computed together, at most. What a slice takes before its first step must take no
+longer than the steps that are dispatched before it; with 32, it did at times. The last steps of a slice are not full.
+"""
 
 Buffers = Sequence[ScoreBuffer | TargetBuffer]
 
@@ -31,15 +36,17 @@ class PlanAhead:
     def __init__(
         self, planner: WorkPlanner, work: Sequence[tuple[GroupWork, Buffers]], step_tokens: int | None
     ) -> None:
-        self.plans: list[PlannedGroup] = []
-        """What is planned so far."""
+        self.cuts: list[PlannedGroup] = []
+        """What is planned so far, without its rows, which are of no use once they are computed."""
+        self.choices: dict[Choice, list[int]] = defaultdict(list)
+        """For how many items of each group an algorithm was chosen."""
         self._planner = planner
         self._step_tokens = step_tokens
         self._pieces = self._cut(work)
-        self._ready: list[PlannedGroup] = []
+        self._ready: list[Part] = []
         self._ready_tokens = 0
 
-    def slices(self) -> Iterator[list[PlannedGroup]]:
+    def slices(self) -> Iterator[list[Part]]:
         """Yield what is computed together, until everything was."""
         while self._ready or self._plan_piece():
             ready, self._ready, self._ready_tokens = self._ready, [], 0
@@ -51,25 +58,27 @@ class PlanAhead:
             self._plan_piece()
 
     def _plan_piece(self) -> bool:
-        """Plan a piece. Returns whether there was one. Without an accelerator, plan all of them."""
-        planned = False
-        for group, buffers, tokens in self._pieces:
+        """Plan some steps' worth of pieces, or without an accelerator, all. Returns whether there was one."""
+        before, wanted = len(self.cuts), math.inf
+        if self._step_tokens is not None:
+            wanted = self._ready_tokens + PIECE_STEPS * self._step_tokens
+        while self._ready_tokens < wanted and (piece := next(self._pieces, None)) is not None:
+            group, buffers, tokens = piece
             plan = self._planner.plan(group, buffers)
-            self.plans.append(plan)
-            self._ready.append(plan)
+            self.cuts.append(replace(plan, parts=()))
+            for part in plan.parts:
+                self.choices[part.choice].append(part.items)
+            self._ready += plan.parts
             self._ready_tokens += tokens
-            planned = True
-            if self._step_tokens is not None:
-                break
-        return planned
+        return len(self.cuts) > before
 
     def _cut(self, work: Sequence[tuple[GroupWork, Buffers]]) -> Iterator[tuple[GroupWork, Buffers, int]]:
         """Yield the pieces of groups, and the tokens of each."""
         for group, buffers in work:
-            own = [int(buffer.chunk.rows.lengths.sum()) for buffer in buffers]
             if self._step_tokens is None:
                 yield group, buffers, 0
                 continue
+            own = [int(buffer.chunk.rows.lengths.sum()) for buffer in buffers]
             first, tokens = 0, len(group.prefix)
             for number, of_chunk in enumerate(own):
                 tokens += of_chunk

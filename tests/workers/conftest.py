@@ -23,7 +23,8 @@ from settings.store import StoreSettings
 from telemetry.tracing import Tracer
 from tests.services import wait_until
 from tests.workers.engines import MadeUpEngine
-from workers.engine_loop.loop import LoopTiming, ScoringLoop
+from workers.engine_loop.claimer import LoopTiming
+from workers.engine_loop.loop import ScoringLoop
 from workers.engine_loop.watchdog import Watchdog
 
 MODEL = "demo"

@@ -10,9 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -20,17 +19,16 @@ import structlog
 
 from bell.interfaces import WorkerBell
 from checkpoints.card import ModelCard
-from jobs.queue.claims.claim import claim
 from jobs.queue.homes import Settler
 from jobs.queue.lease import abandon, release
-from jobs.queue.read import has_waiting, others_wait, seconds_until_free
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.provenance import Provenance
 from jobs.store.records import Claim
 from scoring.layout import AdapterError, ChunkWork, GroupWork, Head, Rows, ScoredChunk
-from scoring.work import work_done
+from scoring.work import work_of_prefixes, work_of_rows
 from telemetry.tracing import Tracer
 from workers.engine_loop.batch_trace import BatchTrace, batch_trace
+from workers.engine_loop.claimer import AHEAD_SECONDS, RING_SECONDS, Claimed, Claimer, LoopTiming
 from workers.engine_loop.garbage import GarbageCollector
 from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
 from workers.engine_loop.metrics import BatchOutcome, WorkerMetrics
@@ -42,15 +40,16 @@ from workers.engine_loop.throughput import Throughput
 from workers.engine_loop.watchdog import Watchdog
 
 SCORING_FAILED = "scoring it failed"  # the message that the owner of a job gets; the log has the details
-PREEMPTION_SHARE = 0.25  # size of a preempting claim, as a share of the size of an ordinary claim
-SHORT_SHARE = 1 / 16  # the same of a claim that preempts interactive work
-RING_SECONDS = 0.02  # how long a worker that has done all work waits for a ring before it looks whether one was lost
 
 log = structlog.stdlib.get_logger("worker")
 
 
 class ScoringEngine(Protocol):
     """What the loop needs of an engine: see :mod:`model.engine`."""
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether its device would wait while the next batch is claimed."""
 
     def score(
         self,
@@ -62,14 +61,6 @@ class ScoringEngine(Protocol):
 
         on_phase: called with the phase and the seconds of each part of the work, for traces.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class LoopTiming:
-    """How much the loop claims at a time, and how often it polls."""
-
-    claim_seconds: float  # estimated scoring time of the work that one claim takes
-    poll_seconds: float  # between two polls for work
 
 
 class EngineBrokenError(Exception):
@@ -131,12 +122,10 @@ class ScoringLoop:
         self._leases = LeaseRenewals(database)
         self._settler = Settler(database, worker_id)
         self._provenances = ProvenanceRecorder(database, provenance, is_exact=provenance_id is not None)
-        self._provenance_id = provenance_id
+        self._claimer = Claimer(database, worker_id, card, timing, self._throughput, provenance_id)
+        self._claims_ahead = False
         self._woken = threading.Event()
-        self._work_left = False  # by the last claim
-        self._after_interactive = False  # whether that was interactive work, of which some is left
         self._beside = beside
-        self._found_nothing = False  # whether somebody has rung, and the loop found no work that it may claim
         self._rung = False  # whether somebody has rung since the loop looked for work; a gate may take the event
         self.stopping = stopping or threading.Event()
 
@@ -158,10 +147,12 @@ class ScoringLoop:
     @property
     def expects_more(self) -> bool:
         """Whether the last claim left work, or somebody has rung since."""
-        return self._work_left or self._rung
+        return self._claimer.work_left or self._rung
 
     def run(self) -> None:
         """Score until stopped. Raises EngineBrokenError. A loop runs once."""
+        # Loops that take turns must not hold work while others have their turn.
+        self._claims_ahead = self.engine is not None and self.engine.runs_ahead
         with closing(self):
             while not self.stopping.is_set():
                 if self.turn():
@@ -171,18 +162,13 @@ class ScoringLoop:
                         self._woken.wait(min(RING_SECONDS, self._timing.poll_seconds))
                 elif not self.stopping.is_set():
                     self._garbage.collect_idle()
-                    self._woken.wait(self._idle_seconds())
-
-    def _idle_seconds(self) -> float:
-        """Return for how long the loop may wait for a ring: until work that is left to another worker becomes free."""
-        soon = None
-        if self._found_nothing:
-            with suppress(StorageUnavailable):
-                soon = seconds_until_free(self._database, self._card)
-        return self._timing.poll_seconds if soon is None else min(self._timing.poll_seconds, max(soon, RING_SECONDS))
+                    self._woken.wait(self._claimer.idle_seconds())
 
     def close(self) -> None:
-        """End what goes on beside the loop."""
+        """End what goes on beside the loop, and give back what was claimed ahead."""
+        ahead = self._claimer.close()
+        if ahead is not None:
+            self._end(ahead.batch, BatchOutcome.GIVEN_BACK, None)
         self._leases.close()
 
     def turn(self) -> bool:
@@ -191,26 +177,22 @@ class ScoringLoop:
         self._woken.clear()
         if self.stopping.is_set():
             return False
-        claimed_at = time.monotonic()
-        claimed = self._claim(after_interactive=self._after_interactive, work_left=self._work_left, woken=woken)
-        self._work_left = claimed is not None and claimed.work_left
-        self._after_interactive = claimed is not None and claimed.interactive and self._work_left
-        self._found_nothing = claimed is None and woken
-        if claimed is None:
+        found = self._claimer.next(woken=woken)
+        if found is None:
             return False
-        if self._work_left:
+        claimed = found.batch
+        if self._claimer.work_left:
             self._bell.ring(self._card.name)  # another worker may score the rest
         with self._garbage.paused():
             preemption = self._preemption_by_others(claimed) if claimed.interactive else self._preemption()
-            self._work_on(claimed, claimed_at, preemption)
+            self._work_on(found, preemption)
         return True
 
     def take_interactive(self) -> bool:
         """Claim and score interactive work alone, between two steps of other work. Return whether there was any."""
-        claimed_at = time.monotonic()
-        claimed = self._claim(interactive_only=True)
+        claimed = self._claimer.interactive()
         if claimed is not None:
-            self._work_on(claimed, claimed_at, self._preemption_by_others(claimed))
+            self._work_on(claimed, self._preemption_by_others(claimed.batch))
         return claimed is not None
 
     def _preemption(self) -> Callable[[], None]:
@@ -218,6 +200,9 @@ class ScoringLoop:
         gate = PollGate(self._woken, self._timing.poll_seconds)
 
         def preempt() -> None:
+            ahead = self._claimer.urgent_ahead()
+            if ahead is not None:
+                self._work_on(ahead, self._preemption_by_others(ahead.batch))
             # While the database is away, a poll could take longer than many steps.
             if self.stopping.is_set() or self._database.outages.is_away or not gate.due():
                 return
@@ -235,82 +220,32 @@ class ScoringLoop:
         """
         done = Counter(batch.tokens)
         most = max(done.values(), default=0)
-        if done.total() <= self._short_budget():
+        if done.total() <= self._claimer.short_budget:
             return _do_nothing
         gate = PollGate(self._woken, self._timing.poll_seconds, after_first=batch.work_left)
 
         def preempt() -> None:
             if self.stopping.is_set() or self._database.outages.is_away or not gate.due():
                 return
-            claimed_at = time.monotonic()
-            claimed = self._claim_short(most, [tenant for tenant, tokens in done.items() if tokens >= most])
+            claimed = self._claimer.short(most, [tenant for tenant, tokens in done.items() if tokens >= most])
             if claimed is not None:
                 gate.poll_again()
-                done.update(claimed.tokens)
-                self._work_on(claimed, claimed_at, _do_nothing)
+                done.update(claimed.batch.tokens)
+                self._work_on(claimed, _do_nothing)
 
         return preempt
 
-    def _short_budget(self) -> int:
-        return self._throughput.budget(self._timing.claim_seconds * SHORT_SHARE)
-
-    def _claim_short(self, most_tokens: int, without: Sequence[str]) -> Claim | None:
-        """Claim short interactive work, of at most so many tokens, of other tenants than these."""
-        budget = min(most_tokens, self._short_budget())
-        with suppress(StorageUnavailable):
-            if others_wait(self._database, self._card, self._worker_id, without, budget):
-                return claim(
-                    self._database,
-                    self._worker_id,
-                    self._card,
-                    budget,
-                    without=without,
-                    provenance_id=self._provenance_id,
-                )
-        return None
-
-    def _claim(
-        self,
-        *,
-        interactive_only: bool = False,
-        after_interactive: bool = False,
-        work_left: bool = False,
-        woken: bool = False,
-    ) -> Claim | None:
-        """Claim work. work_left: by the last claim; woken: whether the bell has rung since."""
-        budget = self._throughput.budget(self._timing.claim_seconds * (PREEMPTION_SHARE if interactive_only else 1.0))
-        with suppress(StorageUnavailable):
-            # This query is cheaper than a claim that finds nothing: on SQLite, such a claim waits for whoever writes.
-            if (
-                work_left
-                or woken
-                or has_waiting(self._database, self._card, self._worker_id, interactive_only=interactive_only)
-            ):
-                return claim(
-                    self._database,
-                    self._worker_id,
-                    self._card,
-                    budget,
-                    interactive_only=interactive_only,
-                    after_interactive=after_interactive,
-                    work_left=work_left,
-                    provenance_id=self._provenance_id,
-                )
-        return None
-
-    def _work_on(self, claimed: Claim, claimed_at: float, between_steps: Callable[[], None]) -> None:
+    def _work_on(self, found: Claimed, between_steps: Callable[[], None]) -> None:
         """Score a batch and commit its scores, then give back what is left of it.
 
         Raises EngineBrokenError, or the error that ended work between two steps. Both end the loop.
         """
+        claimed, claimed_at = found
         with (
             self._leases.of(claimed.batch_id, claimed_at) as lease,
             batch_trace(self._tracer, claimed, claimed_at, self._worker_id) as trace,
         ):
             phases = BatchPhases(self._metrics, claimed, claimed_at, trace)
-            if claimed.durable:  # Calls are left to nobody, and wait for no statement more.
-                with suppress(StorageUnavailable):
-                    self._settler.settle(claimed.shared_prefixes)
             try:
                 outcome, reason = self._process(claimed, lease, phases, between_steps)
             except Exception:
@@ -372,12 +307,19 @@ class ScoringLoop:
     ) -> None:
         """Score a batch. Raises _InterruptedError, _PreemptionError, or any error of the engine."""
         seconds_between = 0.0
+        is_settled = not claimed.durable  # Calls are left to nobody, and wait for no statement more.
 
         def on_step() -> None:
-            nonlocal seconds_between
+            nonlocal seconds_between, is_settled
             self._watchdog.feed()
             committer.flush()
             stopped_at = time.monotonic()
+            if ahead_at is not None and stopped_at >= ahead_at:
+                self._claimer.claim_ahead()
+            if not is_settled:
+                is_settled = True
+                with suppress(StorageUnavailable):
+                    self._settler.settle(claimed.shared_prefixes)
             try:
                 between_steps()
             except Exception as error:
@@ -391,24 +333,31 @@ class ScoringLoop:
                 raise _InterruptedError
 
         started = time.monotonic()
+        ahead_at: float | None = None
+        if self._claims_ahead and not claimed.interactive:
+            ahead_at = started + sum(claimed.tokens.values()) / self._throughput.tokens_per_second - AHEAD_SECONDS
         cached_tokens: dict[int, int] = {}
+        of_rows = 0  # work, counted while steps run and not between two batches
+        in_groups = {chunk.id: (chunk, len(group.prefix)) for group in claimed.groups for chunk in group.chunks}
         chunks = len(claimed.chunk_ids)
         assert self.engine is not None
         for scored in self.engine.score(claimed.groups, on_step, phases.on_engine_phase):
             cached_tokens[scored.id] = scored.cached_tokens
+            chunk, prefix = in_groups[scored.id]
+            of_rows += work_of_rows(chunk.rows, chunk.continuations, prefix)
             committer.put(scored)
             if len(cached_tokens) == chunks:
                 # Whoever waits for the scores does not wait for what is measured and logged behind them.
                 stopped_at = time.monotonic()
                 committer.complete()
                 seconds_between += time.monotonic() - stopped_at
-        self._record(claimed, cached_tokens, time.monotonic() - started - seconds_between)
+        computed = of_rows + work_of_prefixes(claimed.groups, cached_tokens)
+        self._record(claimed, computed, time.monotonic() - started - seconds_between)
 
-    def _record(self, claimed: Claim, cached_tokens: Mapping[int, int], seconds: float) -> None:
+    def _record(self, claimed: Claim, computed: int, seconds: float) -> None:
         """Measure and log the work on a batch that was scored to its end."""
         rows = [chunk.rows for group in claimed.groups for chunk in group.chunks]
         items = sum(map(len, rows))
-        computed = work_done(claimed.groups, cached_tokens)
         self._throughput.record(computed, seconds)
         self._metrics.count_scored(items, computed, seconds)
         log.info(

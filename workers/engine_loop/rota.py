@@ -27,9 +27,10 @@ from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
 from settings.errors.endings import in_one_line
 from settings.errors.mistakes import SettingError
+from workers.engine_loop.claimer import RING_SECONDS
 from workers.engine_loop.garbage import GarbageCollector, freeze
 from workers.engine_loop.heartbeat import Heartbeat
-from workers.engine_loop.loop import RING_SECONDS, ScoringEngine, ScoringLoop
+from workers.engine_loop.loop import ScoringEngine, ScoringLoop
 
 TURN_LOADINGS = 10.0
 """How many times as long as its loading a model stays, while work waits for it and for another without room."""

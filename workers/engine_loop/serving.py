@@ -23,9 +23,10 @@ from settings.store import StoreSettings
 from settings.worker import WorkerSettings
 from telemetry.tracing import Tracer
 from workers.database_outage import wait_for_database
+from workers.engine_loop.claimer import LoopTiming
 from workers.engine_loop.garbage import freeze
 from workers.engine_loop.heartbeat import Heartbeat
-from workers.engine_loop.loop import LoopTiming, ScoringEngine, ScoringLoop
+from workers.engine_loop.loop import ScoringEngine, ScoringLoop
 from workers.engine_loop.metrics import WorkerMetrics
 from workers.engine_loop.rota import Loaded, Rota, RotaParts, Wanted
 from workers.engine_loop.watchdog import Watchdog

@@ -16,6 +16,7 @@ import jobs.queue.claims.claim
 import jobs.queue.ending
 import jobs.queue.sweep
 import workers.delivery.loop
+import workers.engine_loop.claimer
 import workers.engine_loop.lease_renewal
 import workers.engine_loop.loop
 import workers.engine_loop.score_committer
@@ -49,7 +50,7 @@ CANCEL_JOBS = place(api.batches.work, cancel_jobs)  # an API process cancels job
 END_BATCH = place(api.batches.work, end_batch)  # an API process ends a batch
 
 START_SWEEPING = place(workers.engine_loop.serving, start_sweeping)  # a registered worker has not yet looked for work
-CLAIM = place(workers.engine_loop.loop, jobs.queue.claims.claim.claim)  # a worker claims a batch
+CLAIM = place(workers.engine_loop.claimer, jobs.queue.claims.claim.claim)  # a worker claims a batch
 CHARGE_CLAIM = place(jobs.queue.claims.claim, update_flows)  # a claim has taken its chunks, and its transaction goes on
 RENEW = place(workers.engine_loop.lease_renewal, renew)  # a worker renews the lease of its batch
 FINISH = place(workers.engine_loop.score_committer, finish)  # a worker commits scores

@@ -27,7 +27,8 @@ from tests.jobs.conftest import use_clock
 from tests.services import PostgresServer, wait_until
 from tests.workers.conftest import CARD, MODEL, SLEEPY, Store, Worker
 from tests.workers.engines import POISON, MadeUpEngine
-from workers.engine_loop.loop import EngineBrokenError, LoopTiming
+from workers.engine_loop.claimer import LoopTiming
+from workers.engine_loop.loop import EngineBrokenError
 
 StartWorker = Callable[..., Worker]
 
@@ -164,8 +165,8 @@ def test_work_for_another_tokenizer_does_not_keep_a_worker_busy(
         looked.append("query")
         return has_waiting(*given, **named)
 
-    monkeypatch.setattr("workers.engine_loop.loop.claim", count_claim)
-    monkeypatch.setattr("workers.engine_loop.loop.has_waiting", count_query)
+    monkeypatch.setattr("workers.engine_loop.claimer.claim", count_claim)
+    monkeypatch.setattr("workers.engine_loop.claimer.has_waiting", count_query)
     others = store.submit(chunks=3, tokenizer="another")
     worker = start_worker(store, SLEEPY)
 

@@ -25,7 +25,8 @@ from scoring.options import Priority
 from tests.services import wait_until
 from tests.workers.conftest import CARD, SLEEPY, Store, Worker
 from tests.workers.engines import POISON, MadeUpEngine
-from workers.engine_loop.loop import EngineBrokenError, LoopTiming
+from workers.engine_loop.claimer import LoopTiming
+from workers.engine_loop.loop import EngineBrokenError
 
 StartWorker = Callable[..., Worker]
 
@@ -132,7 +133,7 @@ def test_a_batch_polls_after_its_first_step_and_after_a_ring(scene: Scene, monke
             polls.append(len(scene.engine.steps))
         return has_waiting(*given, interactive_only=interactive_only)
 
-    monkeypatch.setattr("workers.engine_loop.loop.has_waiting", counted)
+    monkeypatch.setattr("workers.engine_loop.claimer.has_waiting", counted)
     bulk = scene.store.submit(chunks=100)
     scene.engine.before[30] = lambda: scene.worker.loop.wake() if scene.worker else None
     scene.start()
@@ -317,7 +318,7 @@ def test_an_error_of_a_preempting_claim_ends_the_loop_and_blames_no_batch(
             raise ValueError("a row that can't be read")
         return claim(*given, **options)
 
-    monkeypatch.setattr("workers.engine_loop.loop.claim", claim_that_fails)
+    monkeypatch.setattr("workers.engine_loop.claimer.claim", claim_that_fails)
     scene.store.submit(chunks=4)
     scene.call_before(0)
     worker = scene.start()

@@ -20,8 +20,9 @@ from scoring.options import Priority
 from tests.services import wait_until
 from tests.workers.conftest import CARD, EAGER, RecordingBell, Store
 from tests.workers.engines import MadeUpEngine
+from workers.engine_loop.claimer import LoopTiming
 from workers.engine_loop.heartbeat import new_worker_id
-from workers.engine_loop.loop import LoopTiming, ScoringLoop
+from workers.engine_loop.loop import ScoringLoop
 from workers.engine_loop.rota import GRACE_SECONDS, MOST_REFUSED_SECONDS, REFUSED_SECONDS, Loaded, Rota, RotaParts
 from workers.engine_loop.watchdog import Watchdog
 
