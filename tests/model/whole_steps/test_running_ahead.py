@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from model.programs.heads import Heads
 from model.score_buffer import EngineError
 from model.states import Computed, States
 from model.work import ahead
+from model.work.planned import WorkPlanner
 from scoring.layout import GroupWork, Head
 from tests.model import engines
 from tests.model.engines import chunk
@@ -109,12 +111,13 @@ def test_work_that_is_planned_piece_by_piece_has_the_bits_of_work_that_is_planne
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = work(20, 12)
-    planned = list[int]()
-    plan = engine._work_planner.__class__.plan
-    monkeypatch.setattr(
-        engine._work_planner.__class__, "plan", lambda *given: planned.append(dispatched.steps) or plan(*given)
-    )
-    dispatched = Dispatched(engine, monkeypatch)
+    planned, dispatched, plan = list[int](), Dispatched(engine, monkeypatch), WorkPlanner.plan
+
+    def noted(*given: Any) -> Any:
+        planned.append(dispatched.steps)
+        return plan(*given)
+
+    monkeypatch.setattr(WorkPlanner, "plan", noted)
     monkeypatch.setattr(ahead, "PIECE_STEPS", 1)
     monkeypatch.setattr(ahead, "SLICE_STEPS", 3)
     by_piece = logits(engine, groups)
