@@ -8,7 +8,6 @@ change a bit (``tests/model/isolation/test_row_independence.py``). In packed seq
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
@@ -28,28 +27,28 @@ from model.architecture.configuration_reader import ConfigurationReader, Unsuppo
 from model.architecture.decoder import Decoder
 from model.architecture.stored.reading import encoding_of
 from model.attention.contract import Attention
-from model.buckets import Buckets, packed_logit_rows
+from model.buckets import Buckets
 from model.checks.known_answer import ModelChecks
 from model.chips.loading import DividedParameter, bytes_of_a_chip
 from model.chips.shares import Shares
 from model.executable_table import ProgramShelf
-from model.extending import Extender, GroupRows, StepOutput
+from model.extending import Extender
 from model.forward import Forward
 from model.head_runner import HeadRunner
 from model.known_states import KnownStates
 from model.lookahead import Lookahead
-from model.packed_sequence import pack_sequences
-from model.phases import OnPhase, watched
+from model.phases import OnPhase
 from model.pipeline import Pipeline
 from model.platform_forward import make_forward
 from model.platforms import Platform
 from model.prefixes.cache import PrefixCache
 from model.prefixes.pool import PoolShape, bytes_of_block
-from model.score_buffer import ScoreBuffer, TargetBuffer, buffer_of
+from model.score_buffer import EngineError, ScoreBuffer, TargetBuffer, buffer_of
 from model.work.ahead import PlanAhead
+from model.work.dispatching import Steps
 from model.work.planned import PlannedGroup, WorkPlanner
 from scoring.layout import AdapterError, GroupWork, ScoredChunk
-from scoring.planning.algorithms import Algorithm, AlgorithmSetting, Choice, Policy
+from scoring.planning.algorithms import AlgorithmSetting, Choice, Policy
 from scoring.planning.calibration import Calibration, Stopwatch
 from scoring.planning.cut import Cut
 from scoring.planning.estimates import NOTHING, Estimator
@@ -296,12 +295,16 @@ class Engine:
                         computed += event
                         self.computed_tokens += event
                         on_step()
+        except EngineError:
+            # A score was no number, and so may be what a sequence has left in a block that another one takes.
+            self.prefix_cache.clean()
+            raise
         finally:
             if not self._keeps_prefixes:
                 self.prefix_cache.clear()
             # Behind the work, so that nobody waits for the lines.
             _log_choices(ahead.choices)
-        shared = self.prefix_cache.shared_tokens > shared_before
+        shared = self.prefix_cache.shared_tokens > shared_before or len(ahead.cuts) > len(groups)
         estimated = self._calibrate(calibration, ahead.cuts, computed, stopwatch.seconds, shared=shared)
         log.info(
             "computed",
@@ -361,8 +364,9 @@ class Engine:
 
         Steps, and heads behind them, are dispatched before earlier ones are awaited, as far as the lookahead says.
         """
-        steps = self._steps(ahead, on_phase)
-        pipeline = Pipeline(steps, HeadRunner(self._forward.heads), ahead.go_on, on_phase)
+        steps = Steps(self._forward, self._extender, self.planner.policy.max_packed_tokens, on_phase)
+        dispatched = (step for parts in ahead.slices() for step in steps.of(parts))
+        pipeline = Pipeline(dispatched, HeadRunner(self._forward.heads), ahead.go_on, on_phase)
         preempted, self._pipeline = self._pipeline, pipeline
         try:
             while pipeline.dispatch():
@@ -375,36 +379,6 @@ class Engine:
         finally:
             self._pipeline = preempted
 
-    def _steps(self, ahead: PlanAhead, on_phase: OnPhase | None) -> Iterator[tuple[str, StepOutput]]:
-        """Dispatch all steps. Yields each with the phase that it is in."""
-        for parts in ahead.slices():
-            by_adapter: dict[str | None, dict[Algorithm, list[GroupRows]]] = defaultdict(lambda: defaultdict(list))
-            for part in parts:
-                by_adapter[part.work.group.adapter][part.choice.algorithm].append(part.work)
-            for adapter, work in by_adapter.items():
-                yield from self._steps_with(adapter, work, on_phase)
-
-    def _steps_with(
-        self, adapter: str | None, work: dict[Algorithm, list[GroupRows]], on_phase: OnPhase | None
-    ) -> Iterator[tuple[str, StepOutput]]:
-        """Dispatch all that has the same adapter, or none. No step has several."""
-        of_phases: list[tuple[Iterator[StepOutput], Callable[[StepOutput | None], str]]] = [
-            (self._extender.serial(work[Algorithm.SERIAL]), lambda _: "serial"),
-            (self._extender.prefill_extend(work[Algorithm.PREFILL_EXTEND]), _prefill_or_extend),
-            (self._packed(work[Algorithm.PACKED_SEGMENT], adapter, dense=False), lambda _: "packed"),
-            (self._packed(work[Algorithm.PACKED_DENSE], adapter, dense=True), lambda _: "packed"),
-        ]
-        for steps, phase in of_phases:
-            yield from ((phase(step), step) for step in watched(steps, phase, on_phase))
-
-    def _packed(self, work: Sequence[GroupRows], adapter: str | None, *, dense: bool) -> Iterator[StepOutput]:
-        """Compute several groups in packed sequences."""
-        longest = self.planner.policy.max_packed_tokens
-        groups = ((part.group.prefix, part.rows) for part in work)
-        for packed in pack_sequences(groups, longest, packed_logit_rows(longest)):
-            computed = self._forward.packed(packed, dense=dense, adapter=adapter)
-            yield [(row, computed.of(n, n + 1)) for n, row in enumerate(packed.rows)], computed
-
 
 def _refuse_what_recurrent_layers_can_not(algorithm: AlgorithmSetting) -> None:
     if algorithm == "packed":
@@ -412,11 +386,6 @@ def _refuse_what_recurrent_layers_can_not(algorithm: AlgorithmSetting) -> None:
             "SCORELINE_MULTI_ITEM_ALGORITHM=packed is not implemented for recurrent layers: one state would go through "
             "all items of a packed sequence"
         )
-
-
-def _prefill_or_extend(step: StepOutput | None) -> str:
-    """Return the phase of a step. Only one that extends a prefix has final states of rows."""
-    return "extend" if step is None or step[0] else "prefill"
 
 
 def _log_choices(choices: Mapping[Choice, Sequence[int]]) -> None:

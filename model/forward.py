@@ -157,6 +157,12 @@ class Forward(Protocol):
         Raises :class:`model.checks.known_answer.KnownAnswerError`, as does any later call that compiles a program.
         """
 
+    def clean(self) -> None:
+        """Write zeros wherever the pool may have something that is no number, which nothing in use has.
+
+        A key that is not seen has no weight, but no weight times NaN is NaN.
+        """
+
     def fill(self, extensions: Sequence[Extension]) -> Iterator[tuple[Extension, ...]]:
         """Fill steps with extensions. None may be longer than a step, and all of them are in exactly one step.
 

@@ -86,6 +86,9 @@ class LayerwiseForward:
         """See :class:`model.forward.Forward`."""
         self._executables[cast("Key", key)]
 
+    def clean(self) -> None:
+        """Do nothing: whoever takes a block writes all of it."""
+
     def fill(self, extensions: Sequence[Extension]) -> Iterator[tuple[Extension, ...]]:
         """See :class:`model.forward.Forward`."""
         return filled(extensions, self._buckets)

@@ -162,6 +162,13 @@ class PrefixCache:
                 prefix.note(step, computed)
             yield computed
 
+    def clean(self) -> None:
+        """Forget everything, and leave nothing in the pool that is no number. Who is in use computes it again."""
+        for prefix in self._in_use:
+            prefix.lose()
+        self.blocks.clear()
+        self._forward.clean()
+
     def _take_from_others(self, prefix: Prefix) -> None:
         """Release the blocks of all other sequences in use, and of all that is kept."""
         for other in self._in_use:

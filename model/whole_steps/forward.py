@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from model.adapted_decoders import AdaptedDecoders
@@ -81,6 +83,17 @@ class WholeStepForward:
             yield
         finally:
             self._program = own
+
+    def clean(self) -> None:
+        """See :class:`model.forward.Forward`. A prefix writes whole tiles, and leaves the rest of its last block."""
+        arrays = self.pool.arrays
+
+        def zeros(*arrays: Array) -> tuple[Array, ...]:
+            return tuple(map(jnp.zeros_like, arrays))
+
+        # In the memory of the pool, which may be most of the device's.
+        where = tuple(array.sharding for array in arrays)
+        self.pool = Pool.of(jax.jit(zeros, donate_argnums=range(len(arrays)), out_shardings=where)(*arrays))
 
     def fill(self, extensions: Sequence[Extension]) -> Iterator[tuple[Extension, ...]]:
         """See :class:`model.forward.Forward`."""
