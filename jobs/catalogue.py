@@ -110,6 +110,8 @@ def no_such_model(name: str, names: Collection[str]) -> ValueError:
 def _put(tx: Transaction, listed: ListedModel | None, new: NewModel) -> None:
     values = {"aliases": list(new.aliases), "is_default": new.is_default}
     if listed is not None and listed.settings == new.settings and replace(listed.card, version=None) == new.card:
+        if (listed.aliases, listed.is_default) == (new.aliases, new.is_default):
+            return
         tx.execute(update(models).where(models.c.id == listed.version).values(**values))
         record_change(tx, Action.MODEL_SET, "", {"model": new.name, **values})
         return

@@ -6,6 +6,7 @@ import argparse
 import sys
 from dataclasses import asdict
 
+from jobs.catalogue import list_models
 from jobs.store.database import Database
 from jobs.tenancy.tenants import Tenant, create_tenant, list_tenants, set_tenant, suspend_tenant
 from jobs.tenant_removal import Stored, count_stored, delete_tenant, purge_tenant
@@ -24,6 +25,8 @@ def _run(database: Database, given: argparse.Namespace) -> int:
             listed = list_tenants(database)
         case "create" | "set":
             limits = {name: value for name, value in vars(given).items() if name in ("weight", "models", *LIMITS)}
+            if limits.get("models"):
+                limits["models"] = _by_their_names(database, limits["models"])
             change = create_tenant if given.action == "create" else set_tenant
             listed = [change(database, given.name, **limits)]
         case "suspend" | "resume":
@@ -35,6 +38,12 @@ def _run(database: Database, given: argparse.Namespace) -> int:
     else:
         print_table(COLUMNS, map(_row, listed))
     return Ending.DONE
+
+
+def _by_their_names(database: Database, models: list[str]) -> list[str]:
+    """Return models by their names, where aliases are given: an alias may mean another model tomorrow."""
+    names = {alias: model.name for model in list_models(database) for alias in model.aliases}
+    return list(dict.fromkeys(names.get(model, model) for model in models))
 
 
 def _remove(database: Database, given: argparse.Namespace) -> int:

@@ -17,7 +17,8 @@ from jobs.catalogue import list_models
 from jobs.store.database import Database
 from jobs.store.tables import models as table
 from jobs.tenancy.changes import list_changes
-from operations import models
+from jobs.tenancy.tenants import find_tenant
+from operations import models, tenants
 from settings.errors.mistakes import SettingError
 from settings.store import StoreSettings
 from tests.api.tiny_model import make_model_directory
@@ -83,10 +84,22 @@ def test_a_file_is_the_whole_catalogue(
     assert [one["name"] for one in listed] == ["a", "b"]
     assert listed[1]["settings"]["max_items_per_call"] == 10
     assert [one.name for one in list_models(store)] == ["a", "b"]
+    changes = len(list_changes(store, limit=100))
     again = changed(store, "apply", str(file))
+    assert len(list_changes(store, limit=100)) == changes
     assert [one["version"] for one in again] == [one["version"] for one in listed], "the same file changes nothing"
     monkeypatch.setattr("sys.stdin", io.StringIO(file.read_text().partition("[models.b]")[0]))
     assert [one["name"] for one in changed(store, "apply", "-")] == ["a"]
+
+
+def test_a_tenant_is_kept_to_models_by_their_names(sqlite_store: Database, folder: Path) -> None:
+    changed(sqlite_store, "add", "--model", str(folder), "--aliases", "t,u", "triage")
+    given = tenants._parser().parse_args(["create", "acme", "--models", "u, other, t", "--json"])
+    with redirect_stdout(io.StringIO()):
+        tenants._run(sqlite_store, given)
+    tenant = find_tenant(sqlite_store, "acme")
+    assert tenant is not None
+    assert tenant.models == ("triage", "other")
 
 
 @pytest.mark.parametrize(
