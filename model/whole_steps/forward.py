@@ -25,6 +25,7 @@ from model.whole_steps.filling import filled
 from model.whole_steps.layout import ItemStep, PrefillStep
 from model.whole_steps.packed import PackedKey
 from model.whole_steps.prefill import PrefillKey
+from model.whole_steps.prefix_attention import PrefixAttentionKey
 
 Key = ProgramKey[StackedDecoder]
 
@@ -59,7 +60,9 @@ class WholeStepForward:
         # Only the check of the whole model can check a whole step, so no program of one is left for later.
         read = self._shape.tiles, *(self._shape.most_read(everywhere=everywhere) for everywhere in (False, True))
         gathering = map(GatherKey, dict.fromkeys(read))
-        return ExtendKey(), ExtendKey(everywhere=True), PrefillKey(), *gathering, *first_heads()
+        windowed = () if self._decoder.config.window is None else (PrefixAttentionKey(windowed=True),)
+        checked = PrefixAttentionKey(), *windowed
+        return *checked, ExtendKey(), ExtendKey(everywhere=True), PrefillKey(), *gathering, *first_heads()
 
     def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
         """See :class:`model.forward.Forward`."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from workers.engine_loop.libraries import fault_of, versions_of
+
 if TYPE_CHECKING:
     import jax
 
@@ -51,7 +53,8 @@ def take(devices: Sequence[int]) -> tuple[list[jax.Device], ExitStack]:
     """Return the devices of this worker, and what holds them for as long as that is open.
 
     devices: as for :func:`show_only`, which must have been called; empty: the first one. A CPU is held only if the
-    settings name it, because the workers of a host may share its processors. Raises DeviceError.
+    settings name it, because the workers of a host may share its processors. Raises DeviceError, also for versions of
+    libraries that are known to compute wrong results.
     """
     import jax
 
@@ -61,6 +64,8 @@ def take(devices: Sequence[int]) -> tuple[list[jax.Device], ExitStack]:
         wanted = os.environ.get("JAX_PLATFORMS")
         asked = f"JAX_PLATFORMS is {wanted!r}; unset it, or install jax for this kind of device" if wanted else ""
         raise DeviceError(f"jax finds no device: {' '.join([*str(error).split(), asked])}") from error
+    if (fault := fault_of(versions_of(found[0].platform))) is not None:
+        raise DeviceError(fault)
     is_cpu = found[0].platform == "cpu"
     # Accelerators are numbered anew in a process that sees only some of them; the virtual devices of a CPU are not.
     places = devices if is_cpu and devices else range(max(1, len(devices)))

@@ -26,6 +26,7 @@ from settings.errors.mistakes import setting_error
 from settings.scoring import ScoringSettings
 from settings.version import VERSION
 from workers.engine_loop.heartbeat import new_worker_id
+from workers.engine_loop.libraries import versions_of
 from workers.engine_loop.provenance import processor_name
 from workers.stopping import BROKEN, end_process
 
@@ -159,7 +160,12 @@ def load(
         step_tokens=platform.step_tokens(settings.step_tokens),
         batch_invariant=settings.batch_invariant,
         configuration=sha256(f"{described.config} {json.dumps(planner, sort_keys=True)}".encode()).hexdigest(),
-        versions={"scoreline": VERSION, "jax": version_of("jax"), "jaxlib": version_of("jaxlib")},
+        versions={
+            "scoreline": VERSION,
+            "jax": version_of("jax"),
+            "jaxlib": version_of("jaxlib"),
+            **versions_of(platform.name),
+        },
     )
     worker = WorkerRecord(
         new_worker_id(),

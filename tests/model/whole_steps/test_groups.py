@@ -98,4 +98,4 @@ def test_a_step_is_at_most_three_calls_of_programs_with_its_heads(
 def test_the_warm_up_of_whole_steps_finds_no_fault(whole: Engine) -> None:
     told: list[str] = []
     whole.warm_up(lambda done, total, program: told.append(program))
-    assert len(told) == 8
+    assert len(told) == 9

@@ -12,10 +12,24 @@ from scoring.tokenizing.tokenization import TextTokenizer
 from tests.services import wait_until
 from tests.workers.conftest import Store
 from tests.workers.engine_loop.processes.real_workers import RealWorker, worker
+from workers.engine_loop import libraries
 from workers.engine_loop.devices import DeviceError, hold, names, show_only, take
 
 WORKERS = 4
 QUERIES = 16
+
+
+def test_a_device_whose_library_is_known_to_compute_wrong_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "OF_PLATFORM", {"cpu": ("jax", "not installed")})
+    installed = libraries.versions_of("cpu")
+    assert list(installed) == ["jax"]
+    take([])[1].close()
+    monkeypatch.setattr(libraries, "BROKEN", {"jax": {installed["jax"]: "it adds wrongly"}})
+    with pytest.raises(
+        DeviceError, match=rf"^jax {installed['jax']} is known to compute wrong results: it adds wrongly;"
+    ):
+        take([])
+    assert libraries.fault_of({"libtpu": "0.0.41"}) is None
 
 
 def test_accelerator_libraries_see_only_the_device_of_the_worker() -> None:

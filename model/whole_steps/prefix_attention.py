@@ -1,0 +1,156 @@
+"""A check of the attention to long prefixes, which the known prompts are too short for.
+
+Errors of a kernel that visits many keys, a bit of a mask or a block that is visited twice, change a result by a
+thousandth, because a row weighs all keys alike. So each row here looks for one key in each head, a needle, which has
+nearly all of the weight if the row sees it, and none otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax import Array
+from jax.typing import ArrayLike
+from numpy.random import Generator
+
+from model.attention.contract import StepPrefixes
+from model.checks.expected import Case, ExpectedOutput
+from model.chips.axes import WHOLE
+from model.chips.shares import Shares
+from model.programs.kind import Source, array, int32
+from model.whole_steps.decoder import StackedDecoder
+
+KEYS = 2_048 + 37
+"""Tokens of the prefixes, at most: several visits of a kernel, and an odd end."""
+
+NEEDLE = 16.0
+"""The score of a needle. That of other keys is near zero."""
+
+PREFIXES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixAttentionKey:
+    """Attention of a step to prefixes, in one layer and without weights. It is compiled to be checked."""
+
+    windowed: bool = False  # whether rows see the nearest tokens alone
+
+    def source(self, decoder: StackedDecoder) -> Source:
+        """See :class:`model.programs.kind.ProgramKey`."""
+
+        def attend(queries: Array, keys: Array, values: Array, table: Array, counts: Array, *rows: Array) -> Any:
+            prefixes = StepPrefixes(decoder.shape.block_tokens, table, counts, *rows)
+            return tuple(decoder.attention.prefix(prefixes)(queries, keys, values, jnp.int32(0)))
+
+        shape, blocks = decoder.shape, _blocks(decoder)
+        heads, key_heads, head_dim = _sizes(decoder)
+        pool = 1, key_heads, PREFIXES * blocks, shape.block_tokens, decoder.attention.pool_head_dim(head_dim)
+        arguments = (
+            array(decoder.dtype, shape.tokens, heads, head_dim),
+            *(array(decoder.dtype, *pool),) * 2,
+            int32(shape.tiles, blocks),
+            int32(shape.tiles),
+            *(int32(shape.tokens),) * (2 if self.windowed else 1),
+        )
+        return decoder.source(attend, arguments, (), (WHOLE, WHOLE))
+
+    def known_answer(self, decoder: StackedDecoder, random: Generator) -> Case:
+        """Prefixes in blocks that are out of order, of which each row sees another part."""
+        shape, blocks, size = decoder.shape, _blocks(decoder), decoder.shape.block_tokens
+        heads, key_heads, head_dim = _sizes(decoder)
+        length = min(KEYS, blocks * size)
+        keys, values = (random.standard_normal((PREFIXES, length, key_heads, head_dim), np.float32) for _ in range(2))
+        keys, values = (part.astype(decoder.dtype) for part in (keys, values))
+        order = random.permutation(PREFIXES * blocks).astype(np.int32).reshape(PREFIXES, blocks)
+        of_tile = np.arange(shape.tiles) % PREFIXES
+        of_row = np.repeat(of_tile, shape.tile_rows)
+        ends = _ends(length, size, shape.tokens, random)
+        needles = _needles(ends, length, key_heads, random)
+        begins = np.maximum(ends - (decoder.config.reach if self.windowed else length), 0).astype(np.int32)
+        counts = -(-ends.reshape(shape.tiles, -1).max(axis=1) // size)
+        looked_for = keys[of_row[:, None], needles, np.arange(key_heads)].astype(np.float32)
+        queries = np.repeat(looked_for * NEEDLE / np.sqrt(head_dim), heads // key_heads, axis=1).astype(decoder.dtype)
+        pool = [_in_blocks(part, order, decoder) for part in (keys, values)]
+        arguments: tuple[ArrayLike, ...] = (
+            queries,
+            *pool,
+            order[of_tile],
+            counts.astype(np.int32),
+            *((ends, begins) if self.windowed else (ends,)),
+        )
+        expected = _attended(queries, keys, values, of_row, begins, ends)
+        return arguments, tuple(map(ExpectedOutput, expected))
+
+
+def _ends(length: int, block: int, rows: int, random: Generator) -> npt.NDArray[np.int32]:
+    """Return how many keys each row sees: about as many as some blocks have, or any number."""
+    edges = np.arange(0, length + 1, block)[:, None] + np.array([-1, 0, 1])
+    ends = np.concatenate([edges.reshape(-1), random.integers(1, length + 1, rows)])[:rows]
+    return random.permutation(ends).clip(1, length).astype(np.int32)
+
+
+def _needles(ends: npt.NDArray[np.int32], length: int, heads: int, random: Generator) -> npt.NDArray[np.intp]:
+    """Return which key each row looks for in each key head, [T, K].
+
+    It is the first one that the row does not see in one head, the last one that it sees in the next, and any in others.
+    """
+    needles = random.integers(0, length, (len(ends), heads))
+    head = (np.arange(len(ends)) + np.arange(2)[:, None]) % heads
+    rows = np.arange(len(ends))
+    needles[rows, head[1]] = ends - 1
+    is_first = rows % 2 if heads == 1 else np.ones_like(rows)
+    needles[rows, head[0]] = np.where(is_first, np.minimum(ends, length - 1), needles[rows, head[0]])
+    return needles
+
+
+def _attended(
+    queries: Any,
+    keys: Any,
+    values: Any,
+    prefix_of: npt.NDArray[np.intp],
+    begins: npt.NDArray[np.int32],
+    ends: npt.NDArray[np.int32],
+) -> tuple[Any, Any]:
+    """Return attention of rows [T, H, D] to what they see of prefixes [n, S, K, D], and the log-sum-exp of scores."""
+    group, places = queries.shape[1] // keys.shape[2], np.arange(keys.shape[1])
+    out, log_sum_exp = np.empty(queries.shape, np.float32), np.empty(queries.shape[:2], np.float32)
+    for prefix in range(len(keys)):
+        rows = np.flatnonzero(prefix_of == prefix)
+        unseen = (places < begins[rows, None]) | (places >= ends[rows, None])
+        for head in range(queries.shape[1]):
+            own_keys, own_values = (part[prefix, :, head // group].astype(np.float32) for part in (keys, values))
+            scores = queries[rows, head].astype(np.float32) @ own_keys.T / np.float32(np.sqrt(queries.shape[2]))
+            scores[unseen] = -np.inf
+            peak = scores.max(axis=1, keepdims=True)
+            weights = np.exp(scores - peak)
+            total = weights.sum(axis=1, keepdims=True)
+            out[rows, head] = weights / total @ own_values
+            log_sum_exp[rows, head] = (peak + np.log(total))[:, 0]
+    return out, log_sum_exp
+
+
+def _in_blocks(part: Any, order: npt.NDArray[np.int32], decoder: StackedDecoder) -> Any:
+    """Return keys or values of prefixes, [n, S, K, D], in the blocks of a pool of one layer."""
+    prefixes, _, key_heads, head_dim = part.shape
+    size = decoder.shape.block_tokens
+    pool = np.zeros((key_heads, order.size, size, decoder.attention.pool_head_dim(head_dim)), decoder.dtype)
+    for prefix in range(prefixes):
+        for number, block in enumerate(order[prefix].tolist()):
+            tokens = part[prefix, number * size : (number + 1) * size]
+            pool[:, block, : len(tokens), :head_dim] = tokens.swapaxes(0, 1)
+    return pool[None]
+
+
+def _blocks(decoder: StackedDecoder) -> int:
+    """Return the blocks of a prefix: for so many tokens, or for as many as the model serves."""
+    return min(decoder.shape.longest, -(-KEYS // decoder.shape.block_tokens))
+
+
+def _sizes(decoder: StackedDecoder) -> tuple[int, int, int]:
+    """Return the query heads, key heads and numbers of a head that a chip has."""
+    config = decoder.config if decoder.chips is None else Shares.of(decoder.config, decoder.chips.count).own
+    return config.query_heads, config.kv_heads, config.head_dim
