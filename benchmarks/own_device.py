@@ -23,6 +23,7 @@ from model.programs.label_head import HeadKey
 from model.programs.target_head import TargetHeadKey
 from model.whole_steps.decoder import StackedDecoder
 from model.whole_steps.forward import Key
+from tools.tpu.programs import OnDevice
 
 SHARES: Mapping[type[Any], float] = {HeadKey: 0.05, TargetHeadKey: 0.05, GatherKey: 0.002}
 """What programs take that are no steps, of the time of one."""
@@ -66,27 +67,18 @@ class OwnDevice:
             done.set()
 
 
-class Later:
-    """An array of zeros that is there once a program has run, with what is asked of a jax.Array."""
+class Later(OnDevice):
+    """Zeros that are there once a program has run."""
 
     def __init__(self, zeros: Array, done: threading.Event) -> None:
-        self._zeros, self._done = zeros, done
-        self.shape, self.dtype, self.ndim = zeros.shape, zeros.dtype, zeros.ndim
+        super().__init__(np.asarray(zeros))
+        self.on_device = zeros
+        self._done = done
 
-    def __len__(self) -> int:
-        return len(self._zeros)
-
-    def copy_to_host_async(self) -> None:
-        """Do nothing: it takes no time."""
-
-    def block_until_ready(self) -> Later:
+    def block_until_ready(self) -> OnDevice:
         """Wait for the program."""
         self._done.wait()
         return self
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        self._done.wait()
-        return np.asarray(self._zeros, dtype)
 
 
 class ProgramsOfOwnDevice(ExecutableTable[StackedDecoder]):
@@ -112,7 +104,7 @@ class ProgramsOfOwnDevice(ExecutableTable[StackedDecoder]):
         executable = jax.jit(nothing, donate_argnums=donated, keep_unused=True).lower(*arguments).compile()
 
         def called(*given: Any) -> tuple[Any, ...]:
-            _, *kept = executable(*(one._zeros if isinstance(one, Later) else one for one in given))
+            _, *kept = executable(*(one.on_device if isinstance(one, Later) else one for one in given))
             if self._device is None:
                 return *zeros, *kept
             done = self._device.call(share)

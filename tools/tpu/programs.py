@@ -23,6 +23,7 @@ from model.chips.loading import bytes_of_a_chip
 from model.chips.shares import Shares
 from model.engine import Engine
 from model.platforms import Platform
+from model.programs.gathering import GatherKey
 from model.programs.label_head import HeadKey
 from model.programs.target_head import TargetHeadKey
 from model.whole_steps.decoder import StackedDecoder
@@ -30,6 +31,7 @@ from model.whole_steps.extend import ExtendKey
 from model.whole_steps.forward import Key, WholeStepForward
 from model.whole_steps.packed import PackedKey
 from model.whole_steps.prefill import PrefillKey
+from model.whole_steps.prefix_attention import PrefixAttentionKey
 from scoring.layout import GroupWork
 from scoring.planning.algorithms import AlgorithmSetting
 from settings.engine import EngineSettings
@@ -128,9 +130,35 @@ def _name(key: Key, arguments: Sequence[Any]) -> str:
             return f"packed {'dense' if dense else 'segment'}, {tokens} tokens"
         case HeadKey(head, rows, labels, top):
             return f"head of {head}, {rows} rows, {labels} labels{_AND_TOP * top}"
+        case GatherKey(states):
+            return f"gather of {states} states"
+        case PrefixAttentionKey():
+            return "check of attention"
         case TargetHeadKey(rows, targets, top):
             return f"head of targets, {rows} rows, {targets} targets{_AND_TOP * top}"
     return str(key)
+
+
+class OnDevice:
+    """Zeros in the place of an array on a device, with what the engine asks of one."""
+
+    def __init__(self, zeros: np.ndarray[Any, Any]) -> None:
+        self._zeros = zeros
+        self.shape, self.dtype, self.ndim = zeros.shape, zeros.dtype, zeros.ndim
+
+    def __len__(self) -> int:
+        return len(self._zeros)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        self.block_until_ready()
+        return np.asarray(self._zeros, dtype)
+
+    def copy_to_host_async(self) -> None:
+        """Do nothing: it takes no time."""
+
+    def block_until_ready(self) -> OnDevice:
+        """Return at once: nothing is computed."""
+        return self
 
 
 class _Recorder:
@@ -145,7 +173,7 @@ class _Recorder:
         """Return what stands for a program."""
         if key not in self._outputs:
             function, arguments, _ = key.source(self._decoder)
-            self._outputs[key] = tuple(_zeros(shape) for shape in jax.eval_shape(function, *arguments))
+            self._outputs[key] = tuple(OnDevice(_zeros(shape)) for shape in jax.eval_shape(function, *arguments))
 
         def call(*arguments: Any) -> tuple[Any, ...]:
             self.calls.append(Call(key, arguments))

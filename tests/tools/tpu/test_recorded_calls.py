@@ -26,7 +26,7 @@ def test_the_calls_of_the_target_are_those_of_full_steps() -> None:
     target = engine("target")
     calls = target.calls(MEASURED["target"].workload.work(CONFIG.vocabulary))
     counts = Counter(type(call.key).__name__ for call in calls)
-    assert counts == {"PrefillKey": 1, "ExtendKey": 5, "HeadKey": 5}
+    assert counts == {"PrefillKey": 1, "ExtendKey": 5, "HeadKey": 5, "GatherKey": 5}
     frequencies, _ = frequencies_of(calls[0], CONFIG, target.block_tokens)
     # A visit brings 512 of the query's 2,000 tokens to one of 8 key heads, and the softmax begins once for 4 visits.
     assert frequencies[f"{KERNEL}/loop0"] == 4 * 8
