@@ -11,6 +11,7 @@ from typing import Any
 
 from model.architecture.config import DecoderConfig
 from model.platforms import Platform
+from model.programs.gathering import GatherKey
 from model.programs.label_head import HeadKey
 from model.whole_steps.forward import Key
 from settings.engine import EngineSettings
@@ -221,9 +222,11 @@ class Report:
     def _of_first_call(self, known: str, key: Key, compiled: Compiled, engine: WeightlessEngine) -> float | None:
         """Return the estimated seconds of the first call that a workload makes of a program.
 
-        Of programs that no workload calls, only heads have an estimate: they do the same in every call.
+        Of programs that no workload calls, only heads and what gathers their states have an estimate: they do the same
+        in every call.
         """
-        engine, call = self._first_calls.get(known, (engine, Call(key, ()) if isinstance(key, HeadKey) else None))
+        is_same = isinstance(key, HeadKey | GatherKey)
+        engine, call = self._first_calls.get(known, (engine, Call(key, ()) if is_same else None))
         try:
             return None if call is None else self._seconds(compiled, call, engine)[0].seconds
         except UnknownFrequencyError:
