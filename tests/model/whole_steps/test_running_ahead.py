@@ -57,6 +57,7 @@ class Dispatched:
 
     def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps = 0
+        engine.prefix_cache.clear()  # of what other tests have left
         run = engine.forward.run
 
         def counted(extensions: Sequence[Extension]) -> Computed:
