@@ -204,7 +204,7 @@ def through_the_queue(
     watchdog = Watchdog(60.0, lambda: None)
     timing = LoopTiming(claim_seconds=4.0, poll_seconds=2.0)
     bell = EndBell({before: note, before + jobs: end}, calls)
-    loop = ScoringLoop(database, bell, engine, watchdog, timing, worker_id="host time", card=CARD)
+    loop = ScoringLoop(database, bell, engine, watchdog, timing, worker_id="host time", card=CARD, claims_ahead=True)
     with ThreadPoolExecutor(1) as callers:
         calling = callers.submit(call)
         loop.run()

@@ -127,6 +127,7 @@ class Worker:
         engine: MadeUpEngine | None = None,
         provenance: Provenance | None = None,
         tracer: Tracer | None = None,
+        claims_ahead: bool = False,
     ) -> None:
         self.engine = engine or MadeUpEngine()
         self.bell = RecordingBell()
@@ -143,6 +144,7 @@ class Worker:
             card=CARD,
             provenance=provenance,
             tracer=tracer,
+            claims_ahead=claims_ahead,
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -177,8 +179,10 @@ def start_worker() -> Iterator[Callable[..., Worker]]:
     """Start a worker on a store. It is stopped at the end of the test."""
     workers: list[Worker] = []
 
-    def start(store: Store, timing: LoopTiming = EAGER, engine: MadeUpEngine | None = None) -> Worker:
-        workers.append(Worker(store, timing, engine))
+    def start(
+        store: Store, timing: LoopTiming = EAGER, engine: MadeUpEngine | None = None, *, claims_ahead: bool = False
+    ) -> Worker:
+        workers.append(Worker(store, timing, engine, claims_ahead=claims_ahead))
         return workers[-1]
 
     yield start

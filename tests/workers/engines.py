@@ -17,8 +17,6 @@ POISON = 666
 class MadeUpEngine:
     """Scores one chunk a step. As with a real engine, a score depends only on the sequence and the label."""
 
-    runs_ahead = False
-
     def __init__(self) -> None:
         self.steps: list[int] = []  # for each step so far, the first token of its chunk
         self.before: dict[int, Callable[[], None]] = {}  # what to call before the step with this number

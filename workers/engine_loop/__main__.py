@@ -79,6 +79,7 @@ def main() -> int:
         loaded.provenance,
         lambda: engine.measured_estimate_ratio,
         tracer,
+        claims_ahead=engine.runs_ahead,
     )
 
 

@@ -47,10 +47,6 @@ log = structlog.stdlib.get_logger("worker")
 class ScoringEngine(Protocol):
     """What the loop needs of an engine: see :mod:`model.engine`."""
 
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether its device would wait while the next batch is claimed."""
-
     def score(
         self,
         groups: Sequence[GroupWork],
@@ -101,12 +97,15 @@ class ScoringLoop:
         stopping: threading.Event | None = None,
         beside: Callable[[], Sequence[ScoringLoop]] = lambda: (),
         provenance_id: int | None = None,
+        claims_ahead: bool = False,
     ) -> None:
         """provenance: of all scores, without the algorithms, which each chunk names; None if nothing is recorded.
         provenance_id: see WorkerRecord.
 
         tracer: None for no traces. stopping: what several loops of a process share. beside: returns the loops of other
-        models in this process, whose interactive work is scored between the steps of a batch, too.
+        models in this process, whose interactive work is scored between the steps of a batch, too. claims_ahead:
+        whether the next batch is claimed before the end of the present one. Loops that take turns must not: what they
+        have claimed would wait for the turns of others.
         """
         self._database = database
         self._bell = bell
@@ -123,7 +122,7 @@ class ScoringLoop:
         self._settler = Settler(database, worker_id)
         self._provenances = ProvenanceRecorder(database, provenance, is_exact=provenance_id is not None)
         self._claimer = Claimer(database, worker_id, card, timing, self._throughput, provenance_id)
-        self._claims_ahead = False
+        self._claims_ahead = claims_ahead
         self._woken = threading.Event()
         self._beside = beside
         self._rung = False  # whether somebody has rung since the loop looked for work; a gate may take the event
@@ -151,8 +150,6 @@ class ScoringLoop:
 
     def run(self) -> None:
         """Score until stopped. Raises EngineBrokenError. A loop runs once."""
-        # Loops that take turns must not hold work while others have their turn.
-        self._claims_ahead = self.engine is not None and self.engine.runs_ahead
         with closing(self):
             while not self.stopping.is_set():
                 if self.turn():

@@ -58,15 +58,17 @@ def serve(
     provenance: Provenance | None = None,
     measured_ratio: Callable[[], float | None] = lambda: None,
     tracer: Tracer | None = None,
+    *,
+    claims_ahead: bool = False,
 ) -> int:
     """Score with one engine until stopped. Returns the exit status.
 
-    prefix_counts, estimate_ratio: see WorkerMetrics.serve. provenance, tracer: see ScoringLoop. measured_ratio: see
-    Heartbeat.
+    prefix_counts, estimate_ratio: see WorkerMetrics.serve. provenance, tracer, claims_ahead: see ScoringLoop.
+    measured_ratio: see Heartbeat.
     """
     process = _Process.open(settings, [worker.card.name], tracer, lambda: loop.wake())
     process.offer_metrics(prefix_counts, estimate_ratio)
-    loop = process.make_loop(engine, worker, provenance)
+    loop = process.make_loop(engine, worker, provenance, claims_ahead=claims_ahead)
 
     def run() -> None:
         with Heartbeat(process.database, worker, lambda: loop.tokens_per_second, measured_ratio) as heartbeat:
@@ -146,6 +148,8 @@ class _Process:
         provenance: Provenance | None,
         stopping: threading.Event | None = None,
         beside: Callable[[], Sequence[ScoringLoop]] = lambda: (),
+        *,
+        claims_ahead: bool = False,
     ) -> ScoringLoop:
         """Return the loop of one model. See ScoringLoop."""
         return ScoringLoop(
@@ -162,6 +166,7 @@ class _Process:
             stopping=stopping,
             beside=beside,
             provenance_id=worker.provenance_id,
+            claims_ahead=claims_ahead,
         )
 
     def start_sweeping(self) -> None:

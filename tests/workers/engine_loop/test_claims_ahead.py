@@ -46,9 +46,7 @@ def has_claimed(claims: list[bool], count: int) -> bool:
 
 @pytest.fixture
 def engine() -> MadeUpEngine:
-    engine = MadeUpEngine()
-    engine.runs_ahead = True
-    return engine
+    return MadeUpEngine()
 
 
 def test_the_next_batch_is_claimed_while_the_present_one_is_scored(
@@ -59,7 +57,7 @@ def test_the_next_batch_is_claimed_while_the_present_one_is_scored(
         engine.before[number * OF_A_BATCH - 1] = partial(
             wait_until, partial(has_claimed, claims, number + 1), "the claim"
         )
-    start_worker(store, SLEEPY, engine)
+    start_worker(store, SLEEPY, engine, claims_ahead=True)
     store.wait_for(bulk)
     assert [len(groups[0].chunks) for groups in engine.batches] == [OF_A_BATCH] * 3
 
@@ -76,7 +74,7 @@ def test_what_is_claimed_ahead_is_given_back_when_the_worker_stops(
         workers[0].loop.stop()
 
     engine.before[1] = stop
-    workers.append(start_worker(store, SLEEPY, engine))
+    workers.append(start_worker(store, SLEEPY, engine, claims_ahead=True))
     wait_until(workers[0].ended, "the worker to end")
     assert workers[0].failure is None
     rest = claim(store.database, "another", CARD, 10**6)
@@ -95,7 +93,7 @@ def test_a_call_that_is_claimed_ahead_does_not_wait_for_the_end_of_the_batch(
     bulk, calls = store.submit(chunks=2 * OF_A_BATCH, token=BULK), list[str]()
     engine.before[0] = lambda: calls.append(store.submit(token=CALL, priority=Priority.INTERACTIVE))
     engine.before[1] = lambda: wait_until(lambda: claims == [False, True], "the claim")
-    start_worker(store, SLEEPY, engine)
+    start_worker(store, SLEEPY, engine, claims_ahead=True)
     store.wait_for(bulk)
     assert engine.steps.count(BULK) == 2 * OF_A_BATCH
     assert engine.steps.index(CALL) < OF_A_BATCH
@@ -117,7 +115,7 @@ def test_an_error_of_a_claim_ahead_ends_the_loop_and_what_was_scored_is_stored(
 
     monkeypatch.setattr("workers.engine_loop.claimer.claim", claim_that_fails)
     bulk = store.submit(chunks=2 * OF_A_BATCH)
-    worker = start_worker(store, SLEEPY, engine)
+    worker = start_worker(store, SLEEPY, engine, claims_ahead=True)
     wait_until(worker.ended, "the loop to end")
     assert isinstance(worker.failure, ValueError)
     assert 2 * store.scored_items(bulk) == get_job(store.database, "default", bulk).total_items
