@@ -14,6 +14,7 @@ from jobs.queue.claims.claim import claim
 from jobs.queue.read import has_waiting, others_wait, seconds_until_free
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Claim
+from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
 from workers.engine_loop.throughput import Throughput
 
 PREEMPTION_SHARE = 0.25  # size of a preempting claim, as a share of the size of an ordinary claim
@@ -34,10 +35,11 @@ class LoopTiming:
 
 
 class Claimed(NamedTuple):
-    """A batch, and when it was claimed, on the monotonic clock: its lease begins after that."""
+    """A batch, when it was claimed on the monotonic clock, and its lease, which is being renewed."""
 
     batch: Claim
     at: float
+    lease: LeaseRenewal
 
 
 class Claimer:
@@ -50,6 +52,7 @@ class Claimer:
         card: ModelCard,
         timing: LoopTiming,
         throughput: Throughput,
+        leases: LeaseRenewals,
         provenance_id: int | None,
     ) -> None:
         self.work_left = False
@@ -59,6 +62,7 @@ class Claimer:
         self._card = card
         self._timing = timing
         self._throughput = throughput
+        self._leases = leases
         self._provenance_id = provenance_id
         self._after_interactive = False  # whether that was interactive work, of which some is left
         self._found_nothing = False  # whether somebody has rung, and there was no work that it may claim
@@ -124,8 +128,13 @@ class Claimer:
                     without=without,
                     provenance_id=self._provenance_id,
                 )
-                return None if batch is None else Claimed(batch, claimed_at)
+                return self._held(batch, claimed_at)
         return None
+
+    def _held(self, batch: Claim | None, claimed_at: float) -> Claimed | None:
+        if batch is None:
+            return None
+        return Claimed(batch, claimed_at, self._leases.begin(batch.batch_id, claimed_at))
 
     def idle_seconds(self) -> float:
         """Return for how long the loop may wait for a ring: until work that is left to another worker becomes free."""
@@ -163,5 +172,5 @@ class Claimer:
                     work_left=work_left,
                     provenance_id=self._provenance_id,
                 )
-                return None if batch is None else Claimed(batch, claimed_at)
+                return self._held(batch, claimed_at)
         return None

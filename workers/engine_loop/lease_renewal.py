@@ -32,11 +32,15 @@ class LeaseRenewals:
         seconds = min(RETRY_SECONDS, database.settings.lease_seconds / RENEWALS_PER_LEASE / 2)
         self._renewing = PeriodicTask("renewing", seconds, self._renew)
 
-    @contextmanager
-    def of(self, batch_id: str, claimed_at: float) -> Iterator[LeaseRenewal]:
-        """Renew the lease of a batch inside this block. claimed_at: on the monotonic clock."""
+    def begin(self, batch_id: str, claimed_at: float) -> LeaseRenewal:
+        """Renew the lease of a batch from now on. claimed_at: on the monotonic clock. Any thread may call."""
         lease = LeaseRenewal(self._database, batch_id, claimed_at)
         self._open.append(lease)
+        return lease
+
+    @contextmanager
+    def until_end(self, lease: LeaseRenewal) -> Iterator[LeaseRenewal]:
+        """Renew a lease no longer than this block."""
         try:
             yield lease
         finally:

@@ -121,7 +121,7 @@ class ScoringLoop:
         self._leases = LeaseRenewals(database)
         self._settler = Settler(database, worker_id)
         self._provenances = ProvenanceRecorder(database, provenance, is_exact=provenance_id is not None)
-        self._claimer = Claimer(database, worker_id, card, timing, self._throughput, provenance_id)
+        self._claimer = Claimer(database, worker_id, card, timing, self._throughput, self._leases, provenance_id)
         self._claims_ahead = claims_ahead
         self._woken = threading.Event()
         self._beside = beside
@@ -165,7 +165,8 @@ class ScoringLoop:
         """End what goes on beside the loop, and give back what was claimed ahead."""
         ahead = self._claimer.close()
         if ahead is not None:
-            self._end(ahead.batch, BatchOutcome.GIVEN_BACK, None)
+            with self._leases.until_end(ahead.lease):
+                self._end(ahead.batch, BatchOutcome.GIVEN_BACK, None)
         self._leases.close()
 
     def turn(self) -> bool:
@@ -237,9 +238,9 @@ class ScoringLoop:
 
         Raises EngineBrokenError, or the error that ended work between two steps. Both end the loop.
         """
-        claimed, claimed_at = found
+        claimed, claimed_at = found.batch, found.at
         with (
-            self._leases.of(claimed.batch_id, claimed_at) as lease,
+            self._leases.until_end(found.lease) as lease,
             batch_trace(self._tracer, claimed, claimed_at, self._worker_id) as trace,
         ):
             phases = BatchPhases(self._metrics, claimed, claimed_at, trace)

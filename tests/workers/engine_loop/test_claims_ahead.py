@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from jobs.queue.claims.claim import claim
 from jobs.queue.read import get_job
+from jobs.queue.sweep import sweep
 from jobs.store.records import JobStatus
 from scoring.options import Priority
 from tests.services import wait_until
@@ -119,3 +121,22 @@ def test_an_error_of_a_claim_ahead_ends_the_loop_and_what_was_scored_is_stored(
     wait_until(worker.ended, "the loop to end")
     assert isinstance(worker.failure, ValueError)
     assert 2 * store.scored_items(bulk) == get_job(store.database, "default", bulk).total_items
+
+
+def test_the_lease_of_a_batch_that_is_claimed_ahead_is_renewed_until_its_turn(
+    store_url: str, start_worker: StartWorker, engine: MadeUpEngine, claims: list[bool]
+) -> None:
+    store = Store(store_url, lease_seconds=1.0)
+    bulk = store.submit(chunks=2 * OF_A_BATCH)
+
+    def wait() -> None:
+        wait_until(lambda: len(claims) == 2, "the claim")
+        begun = time.monotonic()
+        wait_until(lambda: time.monotonic() > begun + 2.5, "more than the length of a lease to pass")
+        assert sweep(store.database).models == frozenset(), "no lease has run out"
+
+    engine.before[1] = wait
+    start_worker(store, SLEEPY, engine, claims_ahead=True)
+    store.wait_for(bulk)
+    assert claims == [False, False], "nobody had to claim any of it again"
+    store.database.close()

@@ -58,7 +58,7 @@ def test_a_renewal_that_failed_is_repeated_long_before_the_next_one_is_due(
 ) -> None:
     outage.batches.add("batch")
     due = time.monotonic() - LEASE_SECONDS / renewing.RENEWALS_PER_LEASE
-    with leases.of("batch", due):
+    with leases.until_end(leases.begin("batch", due)):
         wait_until(lambda: len(outage.asked) > 2, "the renewal is repeated", LEASE_SECONDS / 8)
         outage.batches.clear()
         wait_until(lambda: outage.answered, "the renewal succeeds", LEASE_SECONDS / 8)
@@ -67,5 +67,5 @@ def test_a_renewal_that_failed_is_repeated_long_before_the_next_one_is_due(
 def test_a_lease_is_renewed_whatever_happens_to_another(outage: Outage, leases: LeaseRenewals) -> None:
     outage.batches.add("first")
     due = time.monotonic() - LEASE_SECONDS / renewing.RENEWALS_PER_LEASE
-    with leases.of("first", due), leases.of("second", due):
+    with leases.until_end(leases.begin("first", due)), leases.until_end(leases.begin("second", due)):
         wait_until(lambda: "second" in outage.answered, "the other lease is renewed", LEASE_SECONDS / 8)
