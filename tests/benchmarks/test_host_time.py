@@ -23,6 +23,6 @@ def test_a_device_of_its_own_is_busy_for_as_long_as_its_programs_take(postgres: 
     device = OwnDevice(0.004)
     engine, workload = made_up_engine(device), alike(300, 30, 20)
     of_queue = through_the_queue(engine, postgres, workload, 20, repeat=1, device=device, call_seconds=0.02)
-    assert of_queue.steps > 20
+    assert of_queue.steps >= 10
     assert of_queue.busy >= of_queue.steps * 0.004
     assert of_queue.busy + of_queue.idle <= of_queue.wall + 0.1
