@@ -18,6 +18,7 @@ REFUSED_SECONDS = 5.0
 
 CHANGED_SECONDS = 1.0
 
+
 class NotLoadedError(Exception):
     """A request names a model whose tokenizer is not in memory. It can be read once the model is loaded."""
 
