@@ -140,7 +140,7 @@ class Engine:
         self.planner = Planner(policy, Estimator(decoder.config.size, platform.rates, self._forward.shapes))
         self._work_planner = WorkPlanner(self.planner, self.prefix_cache, card.context_length)
         self._pipeline: Pipeline | None = None  # of the work that is being computed
-        self._planned_step = step_tokens if platform.whole_steps else None
+        self._planned_step = step_tokens if platform.whole_steps else None  # see PlanAhead
         self._calibration = Calibration()
         self._is_compiling = False
         self._clock = time.perf_counter

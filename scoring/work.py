@@ -86,17 +86,11 @@ def work_of_group(prefix_length: int, chunks: Sequence[Chunk]) -> int:
     return sum(waiting) + work_of_prefix(prefix_length) if waiting else 0
 
 
-def work_done(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:
-    """Return the work that scoring groups took: that of all rows, and of what was computed of each prefix.
+def work_of_prefixes(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:
+    """Return the work of what was computed of the prefixes of groups.
 
     cached_tokens: those of each :class:`scoring.layout.ScoredChunk`, by the chunk's id.
     """
-    of_rows = (work_of_rows(one.rows, one.continuations, len(group.prefix)) for group in groups for one in group.chunks)
-    return sum(of_rows) + work_of_prefixes(groups, cached_tokens)
-
-
-def work_of_prefixes(groups: Sequence[GroupWork], cached_tokens: Mapping[int, int]) -> int:
-    """Return the work of what was computed of the prefixes of groups. cached_tokens: see :func:`work_done`."""
     done = 0
     for group in groups:
         prefix_tokens = sum(int(chunk.rows.prefix_ends.sum()) for chunk in group.chunks)

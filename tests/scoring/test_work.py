@@ -8,7 +8,8 @@ import pytest
 from benchmarks.shapes import QWEN3_06B
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows
 from scoring.planning.folds import ATTENTION_TOKENS, work
-from scoring.work import SHORTEST_SHARED, chunk_of, work_done, work_of_each_row, work_of_group, work_of_prefix
+from scoring.work import SHORTEST_SHARED, chunk_of, work_of_each_row, work_of_group, work_of_prefix
+from tests.work_done import work_done
 from tools.tpu.workloads import Group, Workload
 
 

@@ -23,10 +23,11 @@ from jobs.store.records import Claim, JobStatus
 from jobs.store.tables import chunks, flows
 from jobs.tenancy.tenants import create_tenant
 from scoring.options import Priority
-from scoring.work import work_done, work_of_prefix
+from scoring.work import work_of_prefix
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, somebody_waits, submission, submit, take
 from tests.services import wait_until
+from tests.work_done import work_done
 
 BUDGET = 100
 CARD_OF_LONG_PREFIXES = replace(CARD, context_length=8_192)
