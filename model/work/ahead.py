@@ -43,6 +43,11 @@ class PlanAhead:
         self._planner = planner
         self._step_tokens = step_tokens
         self._pieces = self._cut(work)
+        self._left = sum(
+            len(group.prefix) + sum(int(buffer.chunk.rows.lengths.sum()) for buffer in buffers)
+            for group, buffers in work
+        )
+        """Tokens that are not planned yet; a query that is planned in several pieces counts once."""
         self._ready: list[Part] = []
         self._ready_tokens = 0
 
@@ -58,9 +63,12 @@ class PlanAhead:
             self._plan_piece()
 
     def _plan_piece(self) -> bool:
-        """Plan some steps' worth of pieces, or without an accelerator, all. Returns whether there was one."""
+        """Plan some steps' worth of pieces, or without an accelerator, all. Returns whether there was one.
+
+        A rest of few steps is planned along, because its own steps would not be full.
+        """
         before, wanted = len(self.cuts), math.inf
-        if self._step_tokens is not None:
+        if self._step_tokens is not None and self._left > 2 * PIECE_STEPS * self._step_tokens:
             wanted = self._ready_tokens + PIECE_STEPS * self._step_tokens
         while self._ready_tokens < wanted and (piece := next(self._pieces, None)) is not None:
             group, buffers, tokens = piece
@@ -70,6 +78,7 @@ class PlanAhead:
                 self.choices[part.choice].append(part.items)
             self._ready += plan.parts
             self._ready_tokens += tokens
+            self._left -= tokens
         return len(self.cuts) > before
 
     def _cut(self, work: Sequence[tuple[GroupWork, Buffers]]) -> Iterator[tuple[GroupWork, Buffers, int]]:

@@ -22,9 +22,9 @@ BRANCH_DELAY = 5  # bundles from a branch to the first that it skips
 SMALLEST_REGION = 16
 """Bundles of a region that has a name. Smaller ones start and await copies, and always count."""
 GUARD = 0.9
-"""A region that is so much of a loop's body guards the grid's first and last turns, and one that holds little else than
-a loop with a computed end guards that from turning at all. Both always count.
-"""
+"""A region that is so much of a loop's body guards the grid's first and last turns, and always counts."""
+AROUND_LOOP = 64
+"""A region that has fewer bundles beside a loop with a computed end guards that from turning at all, and counts, too."""
 
 _BUNDLE = re.compile(r"\s*(?:0x)?([0-9a-f]+)\s+(?:[A-Z]{2})?\s*:")
 _BEGIN = re.compile(r"Start(?:/End)?(?: empty)? region (\d+)")
@@ -121,7 +121,7 @@ def _spans(
 def _guards(region: Span, loop: Span) -> bool:
     if loop.contains(region):
         return len(region) >= GUARD * len(loop)
-    return loop.turns is None and region.contains(loop) and len(loop) >= GUARD * len(region)
+    return loop.turns is None and region.contains(loop) and len(region) - len(loop) < AROUND_LOOP
 
 
 def _ordered(spans: Iterable[Span]) -> tuple[Span, ...]:

@@ -2,23 +2,25 @@
 
 The parts are those of the kernel of :mod:`model.attention.tpu.kernel`, in the order of its schedule: the steps of its
 grid, the windows of a sequence that rows visit, and the runs of chunks that a visit to the pool is computed for. Its
-regions begin and end the softmax of a key head, once for all visits of the pool.
+regions begin and end the softmax of a key head, once for all visits of the pool; those in which rows get a larger
+reference count as never run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax import Array
 
 from model.architecture.config import DecoderConfig
 from model.attention.tpu.attention import GROUP
-from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS
-from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits
+from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, run_sizes
+from model.attention.tpu.visits import WINDOW, Windows, active_windows, prefix_visits, slot_windows
 from model.whole_steps.extend import ExtendKey
 from model.whole_steps.packed import PackedKey
 from model.whole_steps.prefill import PrefillKey
@@ -55,17 +57,17 @@ def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tupl
             table, counts, ends, rows, begins, slots = call.arguments[-7:-1]
             own_begins = np.where(slots < len(rows), begins[np.minimum(slots, len(rows) - 1)], len(rows))
             own_ends = np.where(slots < len(rows), slots + 1, 0)
-            windows = _windows(np.stack([own_begins, own_ends], axis=-1)[:, None], len(rows))
-            grid, *chunks = _visits(table, counts, len(ends), block_tokens, heads, together)
+            windows = _windows(np.stack([own_begins, own_ends], axis=-1)[:, None], len(rows), slot_windows)
+            visits = _Visited.of(table, counts, len(ends), block_tokens, together)
             own = [run.turns for run in _runs(windows, together)]
             of_chunks = {} if config.recurrence is None else dict.fromkeys(_LONG_CHUNKS, float(call.arguments[-8]))
-            return _numbered([grid, *own, *chunks], regions=heads / grid) | of_chunks, Visits()
+            return visits.frequencies(heads, before=own) | of_chunks, Visits()
         case PrefillKey():
             table, counts, ends = call.arguments[-5:-2]
-            grid, *chunks = _visits(table, counts, len(ends), block_tokens, heads, together)
-            return _numbered([grid, *chunks], regions=heads / grid), Visits()
+            visits = _Visited.of(table, counts, len(ends), block_tokens, together)
+            return visits.frequencies(heads, before=[visits.first_references]), Visits()
         case PackedKey(tokens, _, dense):
-            windows = _windows(call.arguments[-2], tokens)
+            windows = _windows(call.arguments[-2], tokens + -tokens % WINDOW, active_windows)
             every = len(windows) * -(-tokens // WINDOW)
             if dense:
                 return {}, Visits(every, every)
@@ -75,29 +77,53 @@ def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tupl
     return {}, Visits()
 
 
-def _numbered(loops: list[float], regions: float | None = None) -> dict[str, float]:
+def _numbered(loops: Sequence[float], regions: Sequence[float] = ()) -> dict[str, float]:
     named = {f"{KERNEL}/loop{n}": turns for n, turns in enumerate(loops)}
-    return named if regions is None else named | {f"{KERNEL}/region0": regions, f"{KERNEL}/region1": regions}
+    return named | {f"{KERNEL}/region{n}": share for n, share in enumerate(regions)}
 
 
-def _visits(
-    table: npt.NDArray[Any], counts: npt.NDArray[Any], rows: int, block_tokens: int, heads: int, together: int
-) -> Iterator[float]:
-    """Yield the turns of the grid, and the mean turns over as many chunks as are computed together, and over fewer."""
-    visits = prefix_visits(jnp.asarray(table), jnp.asarray(counts), block_tokens, GROUP)
-    made = int(visits.made)
-    yield heads * max(made, 1)
-    left = np.asarray(visits.tiles)[: max(made, 1)] * (rows // len(table) // CHUNK)
-    for size in dict.fromkeys((together, max(1, together // 4), 1)):
-        yield float(np.mean(left // size))
-        left = left % size
+@dataclass(frozen=True, slots=True, eq=False)
+class _Visited:
+    """The visits of a step to the pool."""
+
+    begins: npt.NDArray[np.int32]  # of each visit: the first token of the prefix that it brings
+    chunks: npt.NDArray[np.int32]  # of each visit: that see it
+    together: int  # chunks that are computed as one run of code, at most
+
+    @classmethod
+    def of(
+        cls, table: npt.NDArray[Any], counts: npt.NDArray[Any], rows: int, block_tokens: int, together: int
+    ) -> _Visited:
+        """List the visits of a step of so many rows."""
+        visits = prefix_visits(jnp.asarray(table), jnp.asarray(counts), block_tokens, GROUP)
+        made = max(int(visits.made), 1)
+        chunks = np.asarray(visits.tiles)[:made] * (rows // len(table) // CHUNK)
+        return cls(np.asarray(visits.begins)[:made], chunks, together)
+
+    @property
+    def first_references(self) -> float:
+        """Of how many chunks a visit gives the rows their first reference, on average."""
+        return float(np.mean(self.chunks * (self.begins == 0)))
+
+    def frequencies(self, heads: int, *, before: Sequence[float]) -> dict[str, float]:
+        """Return how often the parts of the kernel run; before: its loops between a key head's beginning and visits."""
+        turns, left = list[float](), self.chunks
+        sizes = run_sizes(self.together)
+        for size in sizes:
+            turns += [float(np.mean(left // size)), 1.0]  # each run once: no row needs a larger reference
+            left = left % size
+        once = 1 / len(self.chunks)
+        regions = [once, *[0.0] * len(sizes), once]
+        return _numbered([heads * len(self.chunks), *before, *turns], regions)
 
 
-def _windows(ranges: npt.NDArray[Any], keys: int) -> npt.NDArray[np.int32]:
+def _windows(
+    ranges: npt.NDArray[Any], keys: int, listed: Callable[[Array, int, int], Windows]
+) -> npt.NDArray[np.int32]:
     """Return how many windows of keys each chunk of rows visits."""
     rows = ROWS if len(ranges) > ROWS else CHUNK
     padded = np.pad(ranges, ((0, -len(ranges) % rows), (0, 0), (0, 0)))
-    return np.asarray(active_windows(jnp.asarray(padded), CHUNK, keys + -keys % WINDOW).counts)
+    return np.asarray(listed(jnp.asarray(padded), CHUNK, keys).counts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,7 +145,7 @@ def _runs(windows: npt.NDArray[np.int32], most: int) -> list[_Runs]:
     The chunks of a turn of the grid are taken ``most`` at a time, and then fewer.
     """
     left, found = windows.reshape(-1, min(len(windows), ROWS // CHUNK)), []
-    for size in dict.fromkeys((most, max(1, most // 4), 1)):
+    for size in run_sizes(most):
         taken = left.shape[1] // size * size
         if taken:
             found.append(_Runs(size, left[:, :taken].reshape(-1, size).max(axis=1)))

@@ -18,7 +18,7 @@ from model.attention.contract import (
 )
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, attend
 from model.attention.tpu.rotation import TPURotation
-from model.attention.tpu.visits import WINDOW, Windows, active_windows, prefix_visits
+from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits, slot_windows
 from model.rotation import RotaryEmbedding, Rotation
 
 GROUP = 2
@@ -63,12 +63,12 @@ class TPUAttention:
         assert prefixes.begins is None, "the kernel knows no sliding windows"
         visits, slots = prefix_visits(table, counts, block_tokens, GROUP), len(items.rows)
         # Indices without a sign are not checked for negative ones in every layer.
-        rows = jnp.pad(items.rows, (0, -slots % WINDOW)).astype(jnp.uint32)
+        rows = jnp.pad(items.rows, (0, WINDOW)).astype(jnp.uint32)
         # The slot of a row of no item is behind all slots, so that the row sees nothing.
         begins = jnp.take(items.begins, items.slots, mode="fill", fill_value=slots)
         own_ends = jnp.where(items.slots < slots, items.slots + 1, 0)
         ranges = jnp.stack([begins, own_ends], axis=-1)[:, None]
-        windows = _windows(ranges, len(rows), min(CHUNK, len(ends) // len(table)))
+        windows = slot_windows(ranges, min(CHUNK, len(ends) // len(table)), slots)
 
         def in_slots(part: Array) -> Array:
             # Rows of all heads are taken as they lie in memory. Otherwise the compiler moves the heads first.
@@ -86,7 +86,9 @@ class TPUAttention:
     def packed(self, ranges: Array) -> AttendPacked:
         """See :class:`model.attention.contract.WholeStepAttention`."""
         missing = -len(ranges) % WINDOW
-        windows = _windows(ranges, len(ranges) + missing, min(CHUNK, len(ranges)))
+        T, chunk = len(ranges), min(CHUNK, len(ranges))
+        filled = jnp.pad(ranges, ((0, -T % (ROWS if T > ROWS else chunk)), (0, 0), (0, 0)))
+        windows = active_windows(filled, chunk, T + missing)
 
         def of_layer(queries: Array, keys: Array, values: Array) -> AttentionOutput:
             padded = [jnp.pad(self._widened(part), ((0, missing), (0, 0), (0, 0))) for part in (keys, values)]
@@ -105,10 +107,3 @@ class TPUAttention:
         """Return heads [..., D] with zeros behind them: [..., P], which changes no score."""
         missing = self.pool_head_dim(heads.shape[-1]) - heads.shape[-1]
         return jnp.pad(heads, ((0, 0), (0, 0), (0, missing))) if missing else heads
-
-
-def _windows(ranges: Array, keys: int, chunk: int) -> Windows:
-    """Return the windows that chunks of so many rows visit; ranges: [T, N, 2]."""
-    T = len(ranges)
-    padded = jnp.pad(ranges, ((0, -T % (ROWS if T > ROWS else chunk)), (0, 0), (0, 0)))
-    return active_windows(padded, chunk, keys)

@@ -6,8 +6,8 @@ while a key head's visits are made, so each block of the pool is read once for a
 where they are: the list of visits, which is in scalar memory before the kernel starts, says which block comes next, and
 it is copied while the kernel computes.
 
-Scores are computed as [keys, rows]: the peaks and sums of rows then lie along lanes, and the product of values and
-weights fills the whole matrix unit. Softmax is computed in powers of two, with queries scaled accordingly.
+Scores are computed as [keys, rows]: the references and sums of rows then lie along lanes, and the product of values and
+weights fills the whole matrix unit (:mod:`model.attention.tpu.softmax`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from model.attention.contract import AttentionOutput
-from model.attention.tpu.visits import WINDOW, PrefixVisits, Windows
-
-UNSEEN = -1e30
-"""The score of a key that is not seen. It is finite, so that no difference of two infinities is ever taken."""
+from model.attention.tpu.softmax import FIRST_KEYS, UNSEEN, Keys, Softmax, add, add_relative, refer
+from model.attention.tpu.visits import ALIGNED, WINDOW, PrefixVisits, Windows
 
 ROWS = 2048
 """Rows of a packed sequence that are in fast memory at a time. Of a step, all rows are."""
@@ -36,7 +34,7 @@ ROWS = 2048
 CHUNK = 128
 """Rows that are computed at a time, with all query heads of a key head: a tile of the matrix unit is 256 wide."""
 
-COLUMNS = 2048
+COLUMNS = 4096
 """Columns of scores, rows times query heads, that are computed as one run of code. The compiler overlaps the products
 of one chunk with the softmax of another only within such a run."""
 
@@ -74,14 +72,6 @@ class _Sizes:
     block: int  # s: tokens of a block of the pool
     group: int  # blocks of a visit
     together: int  # chunks that are computed as one run of code
-
-
-class _State(NamedTuple):
-    """The softmax of all rows over the keys so far (FlashAttention, arXiv 2205.14135), as references to float32."""
-
-    peak: Any  # [chunks, 1, G * R]: the largest score, in powers of two
-    total: Any  # [chunks, 1, G * R]: the sum of the weights relative to the peak
-    out: Any  # [chunks, D, G * R]: the weighted sum of values
 
 
 def attend(
@@ -123,7 +113,10 @@ def attend(
         arrays += [_by_chunk(ranged.ranges.reshape(T, -1), parts, sizes)]
         arrays += [part.reshape(len(part), K * D) for part in (ranged.keys, ranged.values)]
         specs += [_of_rows(2 * N, sizes), *[pl.BlockSpec((len(ranged.keys), D), lambda head, *_: (0, head))] * 2]
-    small = pltpu.VMEM((sizes.chunks, 1, width), jnp.float32)
+
+    def of_rows(chunks: int, numbers: int) -> Any:
+        return pltpu.VMEM((chunks, numbers, width), jnp.float32)
+
     out, log_sum_exp = pl.pallas_call(
         functools.partial(
             _kernel, sizes=sizes, scale=scale * math.log2(math.e), behind=pool is not None, within=ranged is not None
@@ -137,10 +130,11 @@ def attend(
                 pl.BlockSpec((None, sizes.chunks, 1, width), lambda head, part, *_: (head, part, 0, 0)),
             ],
             scratch_shapes=[
-                small,
-                small,
-                pltpu.VMEM((sizes.chunks, D, width), jnp.float32),
+                of_rows(sizes.chunks, 1),
+                of_rows(sizes.chunks, 1),
+                of_rows(sizes.chunks, D),
                 pltpu.VMEM((sizes.chunks * sizes.rows, sizes.G * D), jnp.bfloat16),
+                *([] if pool is None else [of_rows(sizes.together, 1), of_rows(sizes.together, D)]),
             ],
         ),
         out_shape=[
@@ -206,7 +200,7 @@ class _PoolRefs(NamedTuple):
 class _RangedRefs(NamedTuple):
     """What rows read to see a sequence."""
 
-    numbers: Any  # of :class:`model.attention.tpu.visits.Windows`
+    starts: Any  # of :class:`model.attention.tpu.visits.Windows`
     counts: Any
     ranges: Any  # [chunks, 2 * N, G * R]: of :class:`Ranged`, begin and end of each range in turn
     keys: Any  # [S, D]
@@ -229,8 +223,9 @@ def _kernel(*refs: Any, sizes: _Sizes, scale: float, behind: bool, within: bool)
     pool = _PoolRefs(begins, first, tiles, next(left), take(sizes.group), take(sizes.group)) if behind else None
     ranged = _RangedRefs(*windows, *take(3)) if within else None
     out, log_sum_exp = take(2)
-    state = _State(*take(3))
+    state = Softmax(*take(3))
     (scaled,) = take(1)
+    before = take(2) if behind else []
 
     def chunk_queries(chunk: Any) -> Array:
         heads = [scaled[_rows(chunk, sizes), _columns(head, sizes)] for head in range(sizes.G)]
@@ -240,7 +235,7 @@ def _kernel(*refs: Any, sizes: _Sizes, scale: float, behind: bool, within: bool)
 
     @pl.when(visit == 0)
     def begin() -> None:
-        state.peak[...] = jnp.full_like(state.peak, UNSEEN)
+        state.reference[...] = jnp.full_like(state.reference, UNSEEN)
         state.total[...] = jnp.zeros_like(state.total)
         state.out[...] = jnp.zeros_like(state.out)
 
@@ -253,69 +248,95 @@ def _kernel(*refs: Any, sizes: _Sizes, scale: float, behind: bool, within: bool)
             _see_windows(ranged, pl.program_id(1) * sizes.chunks, state, chunk_queries, sizes)
 
     if pool is not None:
-        _see_blocks(pool, visit, state, chunk_queries, sizes)
+        if ranged is None:
+            _refer_to_first(pool, visit, state, chunk_queries, sizes)
+        _see_blocks(pool, visit, state, Softmax(None, *before), chunk_queries, sizes)
 
     @pl.when(visit == pl.num_programs(2) - 1)
     def end() -> None:
         @pl.loop(0, sizes.chunks)
         def write(chunk: Any) -> None:
-            some = state.peak[chunk] > UNSEEN / 2
-            total = jnp.where(some, state.total[chunk], 1.0)
-            attended = jnp.where(some, state.out[chunk] / total, 0.0)  # [D, G * R]
+            blind = state.reference[chunk] < UNSEEN / 2  # not so of what is no number, which must stay so
+            total = jnp.where(blind, 1.0, state.total[chunk])
+            attended = jnp.where(blind, 0.0, state.out[chunk] / total)  # [D, G * R]
             for head in range(sizes.G):
                 of_head = attended[:, head * sizes.rows : (head + 1) * sizes.rows]
                 out[_rows(chunk, sizes), _columns(head, sizes)] = of_head.T.astype(jnp.bfloat16)
-            natural = (state.peak[chunk] + jnp.log2(total)) * math.log(2)
-            log_sum_exp[chunk] = jnp.where(some, natural, -jnp.inf)
+            natural = (state.reference[chunk] + jnp.log2(total)) * math.log(2)
+            log_sum_exp[chunk] = jnp.where(blind, -jnp.inf, natural)
 
 
 def _see_windows(
-    ranged: _RangedRefs, first_chunk: Any, state: _State, queries: Callable[[Any], Array], sizes: _Sizes
+    ranged: _RangedRefs, first_chunk: Any, state: Softmax, queries: Callable[[Any], Array], sizes: _Sizes
 ) -> None:
     """Add the keys of the windows that the chunks see. ``first_chunk`` is the number of chunk 0 in the lists."""
 
     def see(chunks: Sequence[Any]) -> None:
         def window(number: Any) -> None:
-            starts = [pl.multiple_of(ranged.numbers[first_chunk + chunk, number] * WINDOW, WINDOW) for chunk in chunks]
+            def of_chunk(chunk: Any) -> Keys:
+                start = pl.multiple_of(ranged.starts[first_chunk + chunk, number], ALIGNED)
+                at = pl.ds(start, WINDOW)
 
-            def keys(index: int) -> list[Array]:
-                return [ranged.keys[pl.ds(starts[index], WINDOW), :]]
+                def seen() -> list[Array]:
+                    positions, bounds = start + _key_numbers(WINDOW, sizes), ranged.ranges[chunk]
+                    inside = [
+                        (bounds[n : n + 1] <= positions) & (positions < bounds[n + 1 : n + 2])
+                        for n in range(0, len(bounds), 2)
+                    ]
+                    return [functools.reduce(jnp.logical_or, inside)]
 
-            def values(index: int) -> list[Array]:
-                return [ranged.values[pl.ds(starts[index], WINDOW), :]]
+                return Keys([lambda: ranged.keys[at, :]], [lambda: ranged.values[at, :]], seen)
 
-            def seen(index: int) -> list[Array]:
-                positions, bounds = starts[index] + _key_numbers(WINDOW, sizes), ranged.ranges[chunks[index]]
-                inside = [
-                    (bounds[n : n + 1] <= positions) & (positions < bounds[n + 1 : n + 2])
-                    for n in range(0, len(bounds), 2)
-                ]
-                return [functools.reduce(jnp.logical_or, inside)]
-
-            _add(chunks, state, queries, keys, values, seen)
+            add(chunks, state, queries, of_chunk)
 
         pl.loop(0, functools.reduce(jnp.maximum, [ranged.counts[first_chunk + chunk] for chunk in chunks]))(window)
 
     _for_chunks(0, sizes.chunks, sizes.together, see)
 
 
-def _see_blocks(pool: _PoolRefs, visit: Any, state: _State, queries: Callable[[Any], Array], sizes: _Sizes) -> None:
+def _see_blocks(
+    pool: _PoolRefs, visit: Any, state: Softmax, before: Softmax, queries: Callable[[Any], Array], sizes: _Sizes
+) -> None:
     """Add the keys of the pool's blocks of a visit to its tiles."""
 
-    def see(chunks: Sequence[Any]) -> None:
-        def keys(_: int) -> list[Array]:
-            return [block[...] for block in pool.keys]
-
-        def values(_: int) -> list[Array]:
-            return [block[...] for block in pool.values]
-
-        def seen(index: int) -> list[Array]:
-            ends = pool.ends[chunks[index]] - pool.begins[visit]
+    def of_chunk(chunk: Any) -> Keys:
+        def seen() -> list[Array]:
+            ends = pool.ends[chunk] - pool.begins[visit]
             return [_key_numbers(sizes.block, sizes) + n * sizes.block < ends for n in range(sizes.group)]
 
-        _add(chunks, state, queries, keys, values, seen)
+        keys, values = ([functools.partial(_whole, block) for block in blocks] for blocks in (pool.keys, pool.values))
+        return Keys(keys, values, seen)
 
-    _for_chunks(pool.first[visit] * sizes.per_tile, pool.tiles[visit] * sizes.per_tile, sizes.together, see)
+    def see(chunks: Sequence[Any]) -> None:
+        add_relative(chunks, state, before, queries, of_chunk)
+
+    _for_chunks(*_chunks_of(pool, visit, sizes), sizes.together, see)
+
+
+def _refer_to_first(
+    pool: _PoolRefs, visit: Any, state: Softmax, queries: Callable[[Any], Array], sizes: _Sizes
+) -> None:
+    """Give the rows of a visit to the beginning of a prefix their first reference."""
+
+    @pl.when(pool.begins[visit] == 0)
+    def begins() -> None:
+        first, count = _chunks_of(pool, visit, sizes)
+
+        @pl.loop(0, count)
+        def of_chunk(number: Any) -> None:
+            chunk = first + number
+            seen = _key_numbers(FIRST_KEYS, sizes) < pool.ends[chunk]
+            refer(chunk, state, queries(chunk), pool.keys[0][:FIRST_KEYS, :], seen)
+
+
+def _chunks_of(pool: _PoolRefs, visit: Any, sizes: _Sizes) -> tuple[Any, Any]:
+    """Return the first of a visit's chunks, and how many there are."""
+    return pool.first[visit] * sizes.per_tile, pool.tiles[visit] * sizes.per_tile
+
+
+def _whole(block: Any) -> Array:
+    whole: Array = block[...]
+    return whole
 
 
 def _columns(head: int, sizes: _Sizes) -> slice:
@@ -331,10 +352,15 @@ def _key_numbers(count: int, sizes: _Sizes) -> Array:
     return lax.broadcasted_iota(jnp.int32, (count, sizes.G * sizes.rows), 0)
 
 
+def run_sizes(most: int) -> tuple[int, ...]:
+    """Return how many chunks are computed as one run of code: as many as possible, or fewer for those that are left."""
+    return tuple(dict.fromkeys((most, max(1, most // 4), 1)))
+
+
 def _for_chunks(begin: Any, count: Any, most: int, visit: Callable[[Sequence[Any]], None]) -> None:
     """Visit chunks, as many together as there are."""
     done = begin
-    for size in dict.fromkeys((most, max(1, most // 4), 1)):
+    for size in run_sizes(most):
         times = (begin + count - done) // size
 
         def together(index: Any, size: int = size, done: Any = done) -> None:
@@ -342,53 +368,3 @@ def _for_chunks(begin: Any, count: Any, most: int, visit: Callable[[Sequence[Any
 
         pl.loop(0, times)(together)
         done += times * size
-
-
-def _add(
-    chunks: Sequence[Any],
-    state: _State,
-    queries: Callable[[Any], Array],
-    keys: Callable[[int], list[Array]],
-    values: Callable[[int], list[Array]],
-    seen: Callable[[int], list[Array]],
-) -> None:
-    """Add keys to the softmax of chunks.
-
-    queries: of a chunk, [G * R, D]; keys, values: of a chunk by its index, parts of [keys, D]; seen: by the same index,
-    which of these keys the chunk's rows see, parts of [keys, G * R]. The three stages of a chunk are written between
-    those of its neighbours, since the compiler reorders little.
-    """
-    scores, weights = dict[int, list[Array]](), dict[int, tuple[list[Array], Array]]()
-
-    def score(index: int) -> None:
-        own_queries = queries(chunks[index])
-        products = [_product(part, own_queries, 1, 1) for part in keys(index)]
-        masks = seen(index)
-        scores[index] = [jnp.where(mask, product, UNSEEN) for mask, product in zip(masks, products, strict=True)]
-
-    def soften(index: int) -> None:
-        chunk, parts = chunks[index], scores.pop(index)
-        before = state.peak[chunk]
-        peak = functools.reduce(jnp.maximum, [jnp.max(part, axis=0, keepdims=True) for part in parts], before)
-        exponentials, shrunk = [jnp.exp2(part - peak) for part in parts], jnp.exp2(before - peak)
-        sums = [jnp.sum(part, axis=0, keepdims=True) for part in exponentials]
-        state.total[chunk] = state.total[chunk] * shrunk + functools.reduce(jnp.add, sums)
-        state.peak[chunk] = peak
-        weights[index] = [part.astype(jnp.bfloat16) for part in exponentials], shrunk
-
-    def weigh(index: int) -> None:
-        parts, shrunk = weights.pop(index)
-        sums = [_product(part, weight, 0, 0) for part, weight in zip(values(index), parts, strict=True)]
-        state.out[chunks[index]] = state.out[chunks[index]] * shrunk + functools.reduce(jnp.add, sums)
-
-    ahead, behind = 3, 1
-    for turn in range(-ahead, len(chunks) + behind):
-        for stage, index in ((score, turn + ahead), (soften, turn), (weigh, turn - behind)):
-            if 0 <= index < len(chunks):
-                stage(index)
-
-
-def _product(one: Array, other: Array, axis: int, other_axis: int) -> Array:
-    """Return the product of two bf16 matrices that is summed over one axis of each, in float32."""
-    dimensions = (((axis,), (other_axis,)), ((), ()))
-    return lax.dot_general(one, other, dimensions, preferred_element_type=jnp.float32)

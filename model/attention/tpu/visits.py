@@ -56,28 +56,52 @@ def prefix_visits(table: Array, counts: Array, block: int, group: int) -> Prefix
 WINDOW = 256
 """Keys of a window: see :class:`Windows`."""
 
+ALIGNED = 16
+"""A window begins at a multiple of so many keys, which a row of registers holds in bf16."""
+
 
 class Windows(NamedTuple):
-    """The windows of a sequence of keys that each chunk of rows visits.
+    """The windows of a sequence of keys that each chunk of rows visits, :data:`WINDOW` keys each.
 
-    A window has :data:`WINDOW` keys, and begins at a multiple of that. The slot of an item is a power of two and begins
-    at a multiple of its length, so it lies in one window, or takes whole windows. Therefore it does not depend on other
-    items how the keys of an item are divided.
+    Those of a packed sequence begin at multiples of a window. Those of items in slots begin where the first slot does
+    that a chunk sees. It must not depend on other items how the keys of an item are divided, nor where in a window they
+    are but for multiples of its slot. That is so because slots lie from the longest to the shortest, and each begins at
+    a multiple of its length, a power of two: counted from a longer slot, the others do so, too, and windows cut none in
+    two unless it takes whole ones.
     """
 
-    numbers: Array  # int32 [chunks, windows]: in ascending order, and behind them windows that no row sees
+    starts: Array  # int32 [chunks, windows]: the first key of each, ascending, and behind them of windows nobody sees
     counts: Array  # int32 [chunks]
 
 
 def active_windows(ranges: Array, rows: int, keys: int) -> Windows:
-    """Return the windows that hold a key which is seen, by chunks of rows: ranges [T, N, 2] of a number of keys.
+    """Return the windows of a packed sequence that hold a key which is seen, by chunks of rows.
 
-    The last chunk is filled up with rows that see nothing. ``keys`` is a multiple of a window.
+    ranges: [T, N, 2] of a number of keys, a multiple of a window. The last chunk is filled up with rows that see
+    nothing.
     """
-    ranges = jnp.pad(ranges, ((0, -len(ranges) % rows), (0, 0), (0, 0)))
-    number = jnp.arange(keys // WINDOW, dtype=jnp.int32)
-    begin, end = ranges[..., 0, None], ranges[..., 1, None]
-    seen = (begin // WINDOW <= number) & (number * WINDOW < end) & (begin < end)  # [T, N, windows]
-    active = jnp.any(seen.reshape(len(ranges) // rows, -1, len(number)), axis=1)
+    return _windows(_of_chunks(ranges, rows), jnp.int32(0), keys)
+
+
+def slot_windows(ranges: Array, rows: int, keys: int) -> Windows:
+    """Return the same of slots, behind whose ``keys`` comes a window that nobody sees."""
+    of_chunks = _of_chunks(ranges, rows)
+    begin, end = of_chunks[..., 0], of_chunks[..., 1]
+    first = jnp.min(jnp.where(begin < end, begin, keys), axis=1) // ALIGNED * ALIGNED  # [chunks]
+    starts, counts = _windows(of_chunks, first[:, None], keys)
+    return Windows(jnp.where(jnp.arange(starts.shape[1]) < counts[:, None], starts, keys), counts)
+
+
+def _of_chunks(ranges: Array, rows: int) -> Array:
+    padded = jnp.pad(ranges, ((0, -len(ranges) % rows), (0, 0), (0, 0)))
+    return padded.reshape(-1, rows * ranges.shape[1], 2)
+
+
+def _windows(of_chunks: Array, first: Array, keys: int) -> Windows:
+    """Return active windows from a first key on; of_chunks: ranges [chunks, n, 2]; first: [] or [chunks, 1]."""
+    start = first + jnp.arange(-(-keys // WINDOW), dtype=jnp.int32) * WINDOW
+    begin, end = of_chunks[..., 0, None], of_chunks[..., 1, None]
+    seen = (begin < start[..., None, :] + WINDOW) & (start[..., None, :] < end) & (begin < end)
+    active = jnp.any(seen, axis=1)  # [chunks, windows]
     order = jnp.argsort(~active, axis=1, stable=True).astype(jnp.int32)
-    return Windows(order, jnp.sum(active, axis=1, dtype=jnp.int32))
+    return Windows(first + order * WINDOW, jnp.sum(active, axis=1, dtype=jnp.int32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import jax
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from model.attention.contract import AttentionOutput
-from model.attention.tpu.visits import active_windows, prefix_visits
+from model.attention.tpu.visits import Windows, active_windows, prefix_visits, slot_windows
 from tests.model.attention.attention_steps import (
     BLOCK,
     BLOCKS,
+    TOLERANCE,
     Extension,
     Packed,
     Prefixes,
@@ -195,9 +197,51 @@ def test_a_packed_sequence_of_several_parts_sees_prefixes_and_segments() -> None
 
 def test_windows_that_no_row_of_a_chunk_sees_are_not_visited() -> None:
     ranges = segments(300, [212, 256, 256], 1024)
-    windows = jax.jit(active_windows, static_argnums=(1, 2))(ranges, 128, 1024)
-    seen = [set(row[:count]) for row, count in zip(np.asarray(windows.numbers).tolist(), windows.counts, strict=True)]
-    assert seen == [{0}, {0}, {0, 1}, {0, 1}, {0, 1, 2}, {0, 1, 2}, {0, 1, 3}, {0, 1, 3}]
+    seen = windows_of(ranges, active_windows)
+    assert seen == [[0], [0], [0, 256], [0, 256], [0, 256, 512], [0, 256, 512], [0, 256, 768], [0, 256, 768]]
+
+
+def test_the_windows_of_a_chunk_begin_where_its_first_slot_does() -> None:
+    # Slots of 32 rows for items of 20: the first chunk sees seven of them, the second begins within the seventh.
+    begins = np.arange(256) // 20 * 32
+    ranges = np.stack([begins, begins + np.arange(256) % 20 + 1], axis=-1)[:, None].astype(np.int32)
+    assert windows_of(ranges, slot_windows) == [[0], [192]]
+    # A slot of 512 takes whole windows, and those behind it are counted from its beginning.
+    long = np.array([[512, 513 + 3 * n] for n in range(120)] + [[1024, 1025 + n] for n in range(8)], np.int32)
+    assert windows_of(long[:, None], slot_windows) == [[512, 768, 1024]]
+
+
+def windows_of(ranges: np.ndarray, listed: Callable[..., Windows]) -> list[list[int]]:
+    """Return where the windows begin that chunks of 128 rows visit."""
+    windows = jax.jit(listed, static_argnums=(1, 2))(ranges, 128, 1024)
+    return [row[:count] for row, count in zip(np.asarray(windows.starts).tolist(), windows.counts, strict=True)]
+
+
+@pytest.mark.parametrize("value", [100.0, np.nan])
+def test_a_row_whose_weights_overflow_changes_no_bit_of_others(value: float) -> None:
+    """A hundred times as large a query has scores of hundreds, far above those that its first reference comes from."""
+    row = 3
+    spoilt = replace(RAGGED, queries=RAGGED.queries.at[row].multiply(value))
+    before, found = attend_prefix(RAGGED), attend_prefix(spoilt)
+    others = np.arange(len(RAGGED.queries)) != row
+    assert np.array_equal(found.out[others], before.out[others])
+    assert np.array_equal(found.log_sum_exp[others], before.log_sum_exp[others])
+    if np.isfinite(value):
+        expected = spoilt.expected()
+        assert np.abs(expected.log_sum_exp[row] - before.log_sum_exp[row]).max() > 64
+        np.testing.assert_allclose(found.out[row], expected.out[row], atol=TOLERANCE)
+        np.testing.assert_allclose(found.log_sum_exp[row], expected.log_sum_exp[row], rtol=1e-5)
+    else:
+        assert np.isnan(np.asarray(found.out[row], np.float32)).all()
+
+
+def test_an_item_whose_prefix_outweighs_itself_agrees_with_float64() -> None:
+    """Rows take their reference from their own item, whose keys are small, and keys of the prefix are large."""
+    items = replace(STEP.items, keys=STEP.items.keys * 0.01)
+    step = Extension(items, replace(STEP.prefixes, pool_keys=STEP.prefixes.pool_keys * 40))
+    found, expected = attend_extension(step), step.expected()
+    np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE, rtol=0.01)
 
 
 @pytest.mark.slow

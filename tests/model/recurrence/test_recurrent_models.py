@@ -63,7 +63,7 @@ def logprobs(engine: Engine, work: list[Group]) -> list[np.ndarray]:
 @given(work=several_groups)
 def test_sharing_a_prefix_changes_scores_by_rounding_alone(both: tuple[Engine, Engine], work: list[Group]) -> None:
     for one, other in zip(*(logprobs(engine, work) for engine in both), strict=True):
-        np.testing.assert_allclose(one, other, atol=FLOAT32_LOGPROBS)
+        np.testing.assert_allclose(one, other, atol=2 * FLOAT32_LOGPROBS)  # each may be off by as much
 
 
 @settings(deadline=None, max_examples=10)
