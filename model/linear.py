@@ -3,15 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import DTypeLike
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"silu": jax.nn.silu, "gelu_pytorch_tanh": jax.nn.gelu}
+"""Of the gate of an MLP, by HuggingFace's names."""
 
 
 def accumulation_precision(dtype: jnp.dtype) -> lax.Precision:
     """Return the precision of products: full float32 for float32 operands on every backend, one pass for bf16."""
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfStack:
+    """The weight of one layer in a stack of all layers, which is sliced only where it is read.
+
+    A kernel may take the stack and the number instead, because compilers write a copy of what is sliced for a kernel.
+    """
+
+    stack: Array  # [layers, ...]
+    number: Array  # int32 []
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the layer's own."""
+        return self.stack.shape[1:]
+
+    @property
+    def dtype(self) -> Any:
+        """Of the weight."""
+        return self.stack.dtype
+
+    def __getitem__(self, index: Any) -> Array:
+        own: Array = lax.dynamic_index_in_dim(self.stack, self.number, keepdims=False)
+        return own if index is ... else own[index]
+
+
+Weight = Array | OfStack
 
 
 FEWEST_COLUMNS = 16

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from model.linear import rms_norm
+from model.linear import Weight, project, rms_norm
 
 
 class HeadNorm(NamedTuple):
@@ -23,6 +23,9 @@ class Rotation(Protocol):
 
     def heads(self, projected: Array, head_dim: int, norm: HeadNorm | None, dtype: DTypeLike) -> Array:
         """Return heads [..., heads, D] in ``dtype``, normed and rotated; projected: float32 [..., heads * D]."""
+
+    def projected(self, entering: Array, kernel: Weight, head_dim: int, norm: HeadNorm | None) -> Array:
+        """Return the same of what enters, [..., width], by a projection [width, heads * D], in the kernel's dtype."""
 
 
 class RotaryEmbedding(NamedTuple):
@@ -42,6 +45,10 @@ class RotaryEmbedding(NamedTuple):
         pairs = cos.shape[-1]
         first, second, *rest = jnp.split(heads, [pairs, 2 * pairs] if 2 * pairs < head_dim else 2, axis=-1)
         return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, *rest], axis=-1).astype(dtype)
+
+    def projected(self, entering: Array, kernel: Weight, head_dim: int, norm: HeadNorm | None) -> Array:
+        """See :class:`Rotation`."""
+        return self.heads(project(entering, kernel[...]), head_dim, norm, kernel.dtype)
 
 
 def split(projected: Array, head_dim: int) -> Array:

@@ -23,11 +23,11 @@ from model.architecture.config import DecoderConfig
 from model.architecture.delta_net import GatedDeltaNet, RecurrentInputs
 from model.architecture.families import Norms, QKNorm
 from model.architecture.mixture import MixtureOfExperts
-from model.architecture.projections import ACTIVATIONS, Embedding, Linear, Norm, Total
+from model.architecture.projections import Embedding, Linear, Norm, Total
 from model.architecture.rope import Rope
-from model.attention.contract import Attention, causal
+from model.attention.contract import Attention, Gated, causal
 from model.attention.tiles import TiledAttention
-from model.linear import alone, project, scaled
+from model.linear import ACTIVATIONS, alone, project, scaled
 from model.rotation import HeadNorm, RotaryEmbedding, Rotation, split
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
@@ -62,12 +62,14 @@ class SelfAttention(nnx.Module):
 
     def queries(self, entering: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D], in the weights' dtype, of what enters attention, [..., width]."""
-        return self._rotated(self.q_proj(entering), self.q_norm, rotation, self.query_scale)
+        return self._rotated(self.q_proj, entering, self.q_norm, rotation, self.query_scale)
 
     def key_values(self, entering: Array, rotation: Rotation) -> KeyValues:
         """Return keys and values of what enters attention, [..., width]."""
-        keys = self._rotated(self.k_proj(entering), self.k_norm, rotation)
-        return KeyValues(keys, split(self.v_proj(entering), self.head_dim).astype(keys.dtype))
+        keys = self._rotated(self.k_proj, entering, self.k_norm, rotation)
+        # Without the barrier, the TPU compiler computes values with rows along lanes, and copies the weight for that.
+        values = lax.optimization_barrier(self.v_proj(entering).astype(keys.dtype))  # type: ignore[no-untyped-call]
+        return KeyValues(keys, split(values, self.head_dim))
 
     def output(self, attended: Array, entering: Array, total: Total) -> Array:
         """Return what attention adds, [..., width]; attended: its output, [..., H, D], of what entered it."""
@@ -76,13 +78,17 @@ class SelfAttention(nnx.Module):
             flat = flat * jax.nn.sigmoid(self.output_gate_proj(entering))
         return self.o_proj(flat, total)
 
-    def _rotated(self, projected: Array, norm: Norm | None, rotation: Rotation, scale: float = 1.0) -> Array:
+    def _rotated(
+        self, linear: Linear, entering: Array, norm: Norm | None, rotation: Rotation, scale: float = 1.0
+    ) -> Array:
         of_heads = None
         if norm is not None and not self.norms_all_heads:
-            of_heads = HeadNorm(scaled(norm.factors, scale), norm.epsilon)
-        else:
-            projected = scaled(projected if norm is None else norm(projected), scale)
-        return rotation.heads(projected, self.head_dim, of_heads, self.q_proj.weight.dtype)
+            of_heads, norm, scale = HeadNorm(scaled(norm.factors, scale), norm.epsilon), None, 1.0
+        if linear.is_plain and norm is None and scale == 1.0:
+            return rotation.projected(entering, linear.weight.get_value(), self.head_dim, of_heads)
+        projected = linear(entering)
+        projected = scaled(projected if norm is None else norm(projected), scale)
+        return rotation.heads(projected, self.head_dim, of_heads, linear.weight.dtype)
 
 
 class MLP(nnx.Module):
@@ -94,8 +100,13 @@ class MLP(nnx.Module):
         self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
         self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
         self.activation = config.activation
+        self.gated: Gated | None = None
+        """How it is computed what goes down, where a kernel can; None: by plain products."""
 
     def __call__(self, values: Array, total: Total = alone) -> Array:
+        if self.gated is not None and self.gate_proj.is_plain and self.up_proj.is_plain:
+            weights = self.gate_proj.weight.get_value(), self.up_proj.weight.get_value()
+            return self.down_proj(self.gated(values, *weights, self.activation), total)
         gated = ACTIVATIONS[self.activation](self.gate_proj(values)) * self.up_proj(values)
         # Without the barrier, the TPU compiler makes one slow loop of the products before and behind it.
         rounded = gated.astype(self.down_proj.weight.dtype)

@@ -13,9 +13,6 @@ from jax.typing import DTypeLike
 from model.architecture.config import DecoderConfig
 from model.linear import alone, project, rms_norm, scaled
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"silu": jax.nn.silu, "gelu_pytorch_tanh": jax.nn.gelu}
-"""Of the gate of an MLP, by HuggingFace's names."""
-
 Total = Callable[[Array], Array]
 """Adds what several chips have computed of the same numbers (:func:`model.chips.mesh.total`), or is
 :func:`model.linear.alone`. Behind attention and behind the MLP, each chip has a part of every sum."""
@@ -77,6 +74,11 @@ class Linear(nnx.Module):
     ) -> None:
         self.weight = nnx.Param(normal(rngs, (*stack, size, out), dtype))
         self.bias = nnx.Param(jnp.zeros((*stack, out), dtype)) if biased else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a product with the weight, and nothing is added."""
+        return self.low_rank is None and self.bias is None
 
     def __call__(self, values: Array, total: Total = alone) -> Array:
         out = project(values, self.weight[...])

@@ -6,12 +6,13 @@ and stays in float32. :class:`model.platforms.Platform` chooses the implementati
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 from jax import Array, lax
 
-from model.linear import accumulation_precision
+from model.linear import Weight, accumulation_precision
 from model.rotation import RotaryEmbedding, Rotation
 
 
@@ -109,6 +110,11 @@ class AttendPacked(Protocol):
         """Return attention of queries [T, H, D] to the keys of the sequence, keys and values [T, K, D]."""
 
 
+Gated = Callable[[Array, Weight, Weight, str], Array]
+"""Returns what the down projection of an MLP takes, [T, out]. It takes what enters, [T, width], the weights of gate and
+up projection, and the name of the activation."""
+
+
 class WholeStepAttention(Protocol):
     """An implementation of attention for programs that compute a whole step, with all layers of the pool at once.
 
@@ -122,8 +128,19 @@ class WholeStepAttention(Protocol):
     def rotation(self, rotary: RotaryEmbedding) -> Rotation:
         """Return how the queries and keys of a step are rotated, whose rows are [T]."""
 
+    @property
+    def gated(self) -> Gated | None:
+        """How the first half of an MLP is computed; None: by plain products."""
+
     def pool_head_dim(self, head_dim: int) -> int:
         """Return how many numbers a head of ``head_dim`` takes in the pool."""
+
+    def stored(self, part: Array, rows: Array, layer: Array, places: Array) -> Array:
+        """Return the keys or the values of a pool with those of a step in a layer.
+
+        part: [L, K, B, s, P], which may be written in place; rows: [T, K, D]; layer: int32 []; places: int32
+        [tiles, 2], the block that the rows of each tile go to, and where in the block they begin.
+        """
 
     def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
         """Return the attention to prefixes."""
@@ -137,6 +154,32 @@ class WholeStepAttention(Protocol):
         ranges: int32 [T, 2, 2], where query q sees key k if ``begin <= k < end`` for one of its two disjoint ranges.
         Rows that see nothing have empty ranges.
         """
+
+
+class PlainProducts:
+    """What an implementation of :class:`WholeStepAttention` has if XLA computes all that is not attention."""
+
+    def rotation(self, rotary: RotaryEmbedding) -> Rotation:
+        """See :class:`WholeStepAttention`."""
+        return rotary
+
+    @property
+    def gated(self) -> Gated | None:
+        """See :class:`WholeStepAttention`."""
+        return None
+
+    def pool_head_dim(self, head_dim: int) -> int:
+        """See :class:`WholeStepAttention`."""
+        return head_dim
+
+    def stored(self, part: Array, rows: Array, layer: Array, places: Array) -> Array:
+        """See :class:`WholeStepAttention`."""
+        tiles = len(places)
+        tiled = rows.reshape(tiles, -1, *rows.shape[1:]).swapaxes(1, 2)  # [tiles, K, T / tiles, P]
+        for number in range(tiles):
+            start = (layer, 0, places[number, 0], places[number, 1], 0)
+            part = lax.dynamic_update_slice(part, tiled[number][None, :, None], start)
+        return part
 
 
 def causal(length: int, reach: Array | None = None) -> Array:

@@ -27,13 +27,13 @@ from model.attention.contract import (
     AttendPrefix,
     AttentionOutput,
     ItemSlots,
+    PlainProducts,
     StepPrefixes,
     WholeStepAttention,
     merge,
     visible,
 )
 from model.attention.xla import XLAAttention
-from model.rotation import RotaryEmbedding, Rotation
 
 PREFIX_KEYS = 2_048
 """Keys of a prefix that a call sees, which are copied from the pool for each tile: 134 MB for 16 tiles and 8 key heads
@@ -83,7 +83,7 @@ def by_cudnn(queries: Array, keys: Array, values: Array, lengths: Array, bias: A
 
 
 @dataclass(frozen=True, slots=True)
-class CuDNNAttention:
+class CuDNNAttention(PlainProducts):
     """A :class:`model.attention.contract.WholeStepAttention` of bf16 operands.
 
     The loops turn once where all prefixes fit into a call and no item is longer than a tile of slots.
@@ -93,14 +93,6 @@ class CuDNNAttention:
     prefix_keys: int = PREFIX_KEYS
     item_rows: int = ITEM_ROWS
     packed_queries: int = PACKED_QUERIES
-
-    def rotation(self, rotary: RotaryEmbedding) -> Rotation:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
-        return rotary
-
-    def pool_head_dim(self, head_dim: int) -> int:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
-        return head_dim
 
     def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""

@@ -13,28 +13,20 @@ from model.attention.contract import (
     AttendPrefix,
     AttentionOutput,
     ItemSlots,
+    PlainProducts,
     StepPrefixes,
     merge,
     multiply,
 )
 from model.attention.tiles import NEVER, OnlineSoftmax, TiledAttention
-from model.rotation import RotaryEmbedding, Rotation
 
 _TILES = TiledAttention(query_block=128, key_block=128)
 """The attention of items and of packed sequences. The slot of an item is a part of one tile, or whole tiles."""
 
 
 @dataclass(frozen=True, slots=True)
-class XLAAttention:
+class XLAAttention(PlainProducts):
     """A :class:`model.attention.contract.WholeStepAttention`."""
-
-    def rotation(self, rotary: RotaryEmbedding) -> Rotation:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
-        return rotary
-
-    def pool_head_dim(self, head_dim: int) -> int:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
-        return head_dim
 
     def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""

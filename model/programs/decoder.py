@@ -23,7 +23,7 @@ from model.chips.axes import Axes, parameter_axes
 from model.chips.mesh import Chips, total
 from model.chips.shares import Shares
 from model.chips.vocabulary import OnOneChip, OverChips, Vocabulary
-from model.linear import alone
+from model.linear import Weight, alone
 from model.programs.kind import Source, float32
 
 
@@ -85,12 +85,12 @@ class DecoderParts:
         """Return the decoder that this was made of, with weights that another one can share without a copy."""
         return decoder
 
-    def layer_of(self, weights: Sequence[Array]) -> Layer:
+    def layer_of(self, weights: Sequence[Weight]) -> Layer:
         """Return a layer as a module over its weights."""
         layer: Layer = nnx.merge(self._layer, jax.tree.unflatten(self._layer_tree, weights))
         return layer
 
-    def recurrent_layer_of(self, weights: Sequence[Array]) -> RecurrentLayer:
+    def recurrent_layer_of(self, weights: Sequence[Weight]) -> RecurrentLayer:
         """Return a recurrent layer as a module over its weights."""
         assert self._recurrent is not None
         layer: RecurrentLayer = nnx.merge(self._recurrent, jax.tree.unflatten(self._recurrent_tree, weights))

@@ -1,6 +1,6 @@
 """A decoder as programs of whole steps take it: the weights of all layers stacked, and a pool of all layers.
 
-A program loops over the stacked layers (``lax.scan``), so a step is one call. The loop is over the layers with
+A program loops over the stacked layers, so a step is one call. The loop is over the layers with
 attention, each of which comes behind the recurrent layers before it, if there are any. The pool with the keys and
 values of all layers is in one array each, and so is what recurrent layers keep. Programs that write into it carry it
 through the loop and are compiled with its buffers donated, so that it is never copied. The functions of a layer are
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +27,14 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
-from model.architecture.decoder import Decoder, Layer, RecurrentLayer, of_kind, rotary_embeddings
+from model.architecture.decoder import MLP, Decoder, Layer, RecurrentLayer, of_kind, rotary_embeddings
 from model.attention.contract import AttentionOutput, WholeStepAttention
 from model.attention.tpu.attention import LANES
 from model.checks.numpy_decoder import on_host
 from model.chips.axes import POOL, POOL_OF_STATES, Axes
 from model.chips.mesh import Chips
 from model.chips.shares import Shares
+from model.linear import OfStack, Weight
 from model.programs.decoder import DecoderParts
 from model.programs.kind import array, float32, int32
 from model.rotation import RotaryEmbedding, Rotation
@@ -67,6 +68,8 @@ class Pool(NamedTuple):
         keys, values, *states = arrays
         return cls(keys, values, States(*states) if states else None)
 
+
+AnyLayer = TypeVar("AnyLayer", Layer, RecurrentLayer)
 
 Carried = tuple[Array, ...]
 """What the loop over the layers carries beside the hidden states: the arrays of the pool if the program writes into it,
@@ -155,6 +158,19 @@ class StackedDecoder(DecoderParts):
                     copied[place] = np.take(copied[place], order, axis=axes.index("channels") - 1)
         return self.recurrent_layer_of(copied)
 
+    def layer_of(self, weights: Sequence[Weight]) -> Layer:
+        """Return a layer that computes by this platform's kernels."""
+        return self._with_kernels(super().layer_of(weights))
+
+    def recurrent_layer_of(self, weights: Sequence[Weight]) -> RecurrentLayer:
+        """Return a recurrent layer in the same way."""
+        return self._with_kernels(super().recurrent_layer_of(weights))
+
+    def _with_kernels(self, layer: AnyLayer) -> AnyLayer:
+        if isinstance(layer.mlp, MLP):
+            layer.mlp.gated = self.attention.gated
+        return layer
+
     def _copied(self, leaf: Array, number: int) -> Any:
         return leaf[number] if self.chips is None else on_host(leaf, number)
 
@@ -216,18 +232,17 @@ class StackedDecoder(DecoderParts):
         """
         layers, recurrent, of_embedding = self._apart(weights)
 
-        def through(state: tuple[Array, Carried], number: Array) -> tuple[tuple[Array, Carried], None]:
-            # Scanning all but the last layer of the stacks would copy them.
+        def through(number: Array, state: tuple[Array, Carried]) -> tuple[Array, Carried]:
             hidden, carried = self._through_recurrent(recurrent, recur, *state, number)
             layer = self.layer_of(_of_stack(layers, number))
             attended, carried = attend(layer, hidden, number, carried)
-            return (self._output_mlp(layer, hidden, attended), tuple(carried)), None
+            return self._output_mlp(layer, hidden, attended), tuple(carried)
 
         last = self.config.attention_layers - 1
         entered = self.vocabulary.embed(self.embedding_of(of_embedding), tokens)
-        state, _ = lax.scan(through, (entered, carried), jnp.arange(last, dtype=jnp.int32))
+        state: tuple[Array, Carried] = lax.fori_loop(jnp.int32(0), jnp.int32(last), through, (entered, tuple(carried)))
         hidden, carried = self._through_recurrent(recurrent, recur, *state, jnp.int32(last))
-        layer = self.layer_of([leaf[last] for leaf in layers])
+        layer = self.layer_of(_of_stack(layers, jnp.int32(last)))
         attended, carried = attend(layer, hidden, jnp.int32(last), carried)
         # Rows of all heads are taken as they lie in memory. Otherwise the TPU compiler moves the heads first.
         read_heads = attended.reshape(len(attended), -1)[read].reshape(len(read), *attended.shape[1:])
@@ -264,6 +279,6 @@ class StackedDecoder(DecoderParts):
         return jnp.concatenate([layer.after_mlp(part, self.total) for part in jnp.array_split(hidden, parts)])
 
 
-def _of_stack(stacks: Sequence[Array], number: Array) -> list[Array]:
+def _of_stack(stacks: Sequence[Array], number: Array) -> list[OfStack]:
     """Return the weights of one layer."""
-    return [lax.dynamic_index_in_dim(leaf, number, keepdims=False) for leaf in stacks]
+    return [OfStack(leaf, number) for leaf in stacks]

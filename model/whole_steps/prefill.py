@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from numpy.random import Generator
 
-from model.architecture.decoder import KeyValues, Layer, RecurrentLayer
+from model.architecture.decoder import Layer, RecurrentLayer
 from model.attention.contract import AttendPrefix, StepPrefixes
 from model.chips.axes import STATES
 from model.programs.kind import Source, int32
@@ -60,7 +60,8 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
 
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
         rotary, pool = rotation(number), Pool.of(carried)
-        keys, values = _stored(pool, layer.key_values(hidden, rotary), number, places)
+        new, stored = layer.key_values(hidden, rotary), decoder.attention.stored
+        keys, values = stored(pool.keys, new.keys, number, places), stored(pool.values, new.values, number, places)
         queries = layer.queries(hidden, rotary)
         return attend_prefix(number, queries, keys, values, number).out, pool._replace(keys=keys, values=values).arrays
 
@@ -75,18 +76,3 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
 
     hidden, carried = decoder.through_layers(weights, tokens, attend, recur if of_states else None, read, *pool.arrays)
     return hidden, *carried
-
-
-def _stored(pool: Pool, new: KeyValues, layer: Array, places: Array) -> KeyValues:
-    """Return keys and values of the pool with those of a step, [T, K, D], in a layer, tile by tile."""
-    tiles = len(places)
-
-    def written(part: Array, rows: Array) -> Array:
-        rows = jnp.pad(rows, ((0, 0), (0, 0), (0, part.shape[-1] - rows.shape[-1])))
-        tiled = rows.reshape(tiles, -1, *rows.shape[1:]).swapaxes(1, 2)  # [tiles, K, T / tiles, P]
-        for number in range(tiles):
-            start = (layer, 0, places[number, 0], places[number, 1], 0)
-            part = lax.dynamic_update_slice(part, tiled[number][None, :, None], start)
-        return part
-
-    return KeyValues(written(pool.keys, new.keys), written(pool.values, new.values))

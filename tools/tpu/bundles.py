@@ -1,8 +1,9 @@
 """The final schedule of a Pallas kernel, as the TPU compiler dumps it, and how many cycles a run of it takes.
 
 A schedule is a list of *bundles*, each of which takes one cycle when nothing stalls. The steps of the kernel's grid are
-turns of a loop. A conditional region, which Pallas makes of ``pl.when``, is skipped by a branch forward, which takes
-effect five bundles later.
+turns of a loop, which turns twice more: blocks are copied in a turn before they are needed, and out a turn after. A
+conditional region, which Pallas makes of ``pl.when``, is skipped by a branch forward, which takes effect five bundles
+later.
 
 Names of a kernel's parts in :data:`tools.tpu.cost.Frequencies`: ``NAME/region0``, ``NAME/region1``, … are its
 conditional regions in the order of the schedule, and the number is the share of the enclosing loop's turns in which the
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tools.tpu.cost import Frequencies, UnknownFrequencyError
 
@@ -24,7 +25,7 @@ SMALLEST_REGION = 16
 GUARD = 0.9
 """A region that is so much of a loop's body guards the grid's first and last turns, and always counts."""
 AROUND_LOOP = 64
-"""A region that has fewer bundles beside a loop with a computed end guards that from turning at all, and counts, too."""
+"""A region with fewer bundles beside a loop with a computed end guards that from turning at all, and counts, too."""
 
 _BUNDLE = re.compile(r"\s*(?:0x)?([0-9a-f]+)\s+(?:[A-Z]{2})?\s*:")
 _BEGIN = re.compile(r"Start(?:/End)?(?: empty)? region (\d+)")
@@ -81,7 +82,7 @@ class Schedule:
         loops = [span for span in spans if span.is_loop]
         regions = [span for span in spans if not span.is_loop and len(span) >= SMALLEST_REGION]
         named = (region for region in regions if not any(_guards(region, loop) for loop in loops))
-        return cls(last + 1, _ordered(loops), _ordered(named))
+        return cls(last + 1, _ordered(_with_own_turns(loop, regions) for loop in loops), _ordered(named))
 
     def cycles(self, kernel: str, frequencies: Frequencies) -> float:
         """Return the bundles of one run of the kernel.
@@ -116,6 +117,13 @@ def _spans(
             yield Span(target, min(bundle + BRANCH_DELAY, end), True, int(limit) if limit.isdigit() else None)
         elif target > bundle + BRANCH_DELAY:
             yield Span(bundle + BRANCH_DELAY, target)
+
+
+def _with_own_turns(loop: Span, regions: Iterable[Span]) -> Span:
+    """Return a loop with the turns in which it computes: a grid's first and last turn only copy blocks."""
+    if loop.turns is None or not any(loop.contains(region) and len(region) >= GUARD * len(loop) for region in regions):
+        return loop
+    return replace(loop, turns=loop.turns - 2)
 
 
 def _guards(region: Span, loop: Span) -> bool:

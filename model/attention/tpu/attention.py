@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from model.attention.contract import (
     AttendExtension,
     AttendPacked,
     AttendPrefix,
     AttentionOutput,
+    Gated,
     ItemSlots,
     StepPrefixes,
 )
-from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, attend
+from model.attention.tpu.gate import gated
+from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, attend, by_chunk
 from model.attention.tpu.rotation import TPURotation
+from model.attention.tpu.store import stored
 from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits, slot_windows
 from model.rotation import RotaryEmbedding, Rotation
 
@@ -41,18 +45,28 @@ class TPUAttention:
         whole = 2 * rotary.cos.shape[-1] % self.lanes == 0
         return TPURotation.of(rotary, interpret=self.interpret) if whole else rotary
 
+    @property
+    def gated(self) -> Gated | None:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+        return functools.partial(gated, interpret=self.interpret)
+
     def pool_head_dim(self, head_dim: int) -> int:
         """See :class:`model.attention.contract.WholeStepAttention`. A TPU's memory holds no narrower rows anyway."""
         return -(-head_dim // self.lanes) * self.lanes
+
+    def stored(self, part: Array, rows: Array, layer: Array, places: Array) -> Array:
+        """See :class:`model.attention.contract.WholeStepAttention`."""
+        return stored(part, self._widened(rows), layer, places, interpret=self.interpret)
 
     def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
         """See :class:`model.attention.contract.WholeStepAttention`."""
         block_tokens, table, counts, ends, _ = prefixes
         assert prefixes.begins is None, "the kernel knows no sliding windows"
-        visits = prefix_visits(table, counts, block_tokens, GROUP)
+        visits, tile = prefix_visits(table, counts, block_tokens, GROUP), len(ends) // len(table)
+        of_chunks = by_chunk(ends[:, None], min(CHUNK, tile))
 
         def of_layer(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
-            pool = Pool(pool_keys, pool_values, layer, visits, ends, len(ends) // len(table))
+            pool = Pool(pool_keys, pool_values, layer, visits, of_chunks, tile)
             return self._attend(queries, pool, None)
 
         return of_layer
@@ -61,24 +75,26 @@ class TPUAttention:
         """See :class:`model.attention.contract.WholeStepAttention`. The prefix goes on from the items' own softmax."""
         block_tokens, table, counts, ends, _ = prefixes
         assert prefixes.begins is None, "the kernel knows no sliding windows"
-        visits, slots = prefix_visits(table, counts, block_tokens, GROUP), len(items.rows)
-        # Indices without a sign are not checked for negative ones in every layer.
-        rows = jnp.pad(items.rows, (0, WINDOW)).astype(jnp.uint32)
+        visits, tile = prefix_visits(table, counts, block_tokens, GROUP), len(ends) // len(table)
+        slots, chunk = len(items.rows), min(CHUNK, tile)
+        rows = lax.optimization_barrier(jnp.pad(items.rows, (0, WINDOW)).astype(jnp.uint32))  # type: ignore[no-untyped-call]
         # The slot of a row of no item is behind all slots, so that the row sees nothing.
         begins = jnp.take(items.begins, items.slots, mode="fill", fill_value=slots)
         own_ends = jnp.where(items.slots < slots, items.slots + 1, 0)
-        ranges = jnp.stack([begins, own_ends], axis=-1)[:, None]
-        windows = slot_windows(ranges, min(CHUNK, len(ends) // len(table)), slots)
+        ranges = jnp.stack([begins, own_ends], axis=-1)
+        windows = slot_windows(ranges[:, None], chunk, slots)
+        of_chunks, own_of_chunks = by_chunk(ends[:, None], chunk), by_chunk(ranges, chunk)
 
         def in_slots(part: Array) -> Array:
             # Rows of all heads are taken as they lie in memory. Otherwise the compiler moves the heads first.
-            return part.reshape(len(part), -1)[rows].reshape(len(rows), *part.shape[1:])
+            flat = part.reshape(len(part), -1)
+            return flat.at[rows].get(mode="promise_in_bounds").reshape(len(rows), *part.shape[1:])
 
         def of_layer(
             queries: Array, keys: Array, values: Array, pool_keys: Array, pool_values: Array, layer: Array
         ) -> AttentionOutput:
-            pool = Pool(pool_keys, pool_values, layer, visits, ends, len(ends) // len(table))
-            own = Ranged(in_slots(self._widened(keys)), in_slots(self._widened(values)), ranges, windows)
+            pool = Pool(pool_keys, pool_values, layer, visits, of_chunks, tile)
+            own = Ranged(in_slots(self._widened(keys)), in_slots(self._widened(values)), own_of_chunks, windows)
             return self._attend(queries, pool, own)
 
         return of_layer
@@ -89,10 +105,11 @@ class TPUAttention:
         T, chunk = len(ranges), min(CHUNK, len(ranges))
         filled = jnp.pad(ranges, ((0, -T % (ROWS if T > ROWS else chunk)), (0, 0), (0, 0)))
         windows = active_windows(filled, chunk, T + missing)
+        of_chunks = by_chunk(filled.reshape(len(filled), -1), chunk)
 
         def of_layer(queries: Array, keys: Array, values: Array) -> AttentionOutput:
             padded = [jnp.pad(self._widened(part), ((0, missing), (0, 0), (0, 0))) for part in (keys, values)]
-            return self._attend(queries, None, Ranged(padded[0], padded[1], ranges, windows))
+            return self._attend(queries, None, Ranged(padded[0], padded[1], of_chunks, windows))
 
         return of_layer
 

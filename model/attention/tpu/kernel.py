@@ -38,7 +38,7 @@ COLUMNS = 4096
 """Columns of scores, rows times query heads, that are computed as one run of code. The compiler overlaps the products
 of one chunk with the softmax of another only within such a run."""
 
-_VMEM = 96 << 20
+_VMEM = 40 << 20
 """Bytes of fast memory that the kernel may take. Chips from v5e on have 128 MiB."""
 
 
@@ -49,7 +49,7 @@ class Pool(NamedTuple):
     values: Array  # [L, K, B, s, D]
     layer: Array  # int32 []
     visits: PrefixVisits
-    ends: Array  # int32 [T]: row t sees the first ``ends[t]`` tokens of its prefix
+    ends: Array  # int32 [chunks, 1, R]: of :func:`by_chunk`; a row sees so many tokens of its prefix, from the first on
     tile_rows: int  # so many rows have the same prefix; a multiple of a chunk, or less than a chunk
 
 
@@ -58,7 +58,9 @@ class Ranged(NamedTuple):
 
     keys: Array  # [S, K, D], S a multiple of the window
     values: Array  # [S, K, D]
-    ranges: Array  # int32 [T, N, 2]: row t sees key k if ``begin <= k < end`` for any of its N disjoint ranges
+    ranges: Array
+    """int32 [chunks, 2 * N, R], of :func:`by_chunk`: begin and end of N disjoint ranges in turn. A row sees key k if
+    ``begin <= k < end`` for any of them."""
     windows: Windows
 
 
@@ -104,15 +106,15 @@ def attend(
         visits = pool.visits
         scalars += [pool.layer[None], visits.blocks, visits.begins, visits.first, visits.tiles]
         turns = jnp.maximum(visits.made, 1)
-        arrays += [_by_chunk(pool.ends[:, None], parts, sizes), *[pool.keys] * sizes.group]
+        arrays += [pool.ends, *[pool.keys] * sizes.group]
         arrays += [pool.values] * sizes.group
         specs += [_of_rows(1, sizes), *[_block_spec(number, sizes) for number in range(sizes.group)] * 2]
     if ranged is not None:
         scalars += list(ranged.windows)
-        N = ranged.ranges.shape[1]
-        arrays += [_by_chunk(ranged.ranges.reshape(T, -1), parts, sizes)]
+        arrays += [ranged.ranges]
         arrays += [part.reshape(len(part), K * D) for part in (ranged.keys, ranged.values)]
-        specs += [_of_rows(2 * N, sizes), *[pl.BlockSpec((len(ranged.keys), D), lambda head, *_: (0, head))] * 2]
+        of_keys = pl.BlockSpec((len(ranged.keys), D), lambda head, *_: (0, head))
+        specs += [_of_rows(ranged.ranges.shape[1], sizes), of_keys, of_keys]
 
     def of_rows(chunks: int, numbers: int) -> Any:
         return pltpu.VMEM((chunks, numbers, width), jnp.float32)
@@ -171,19 +173,16 @@ def _block_spec(number: int, sizes: _Sizes) -> pl.BlockSpec:
 
 
 def _of_rows(numbers: int, sizes: _Sizes) -> pl.BlockSpec:
-    """Return where the numbers are that :func:`_by_chunk` has ordered."""
-    return pl.BlockSpec((sizes.chunks, numbers, sizes.G * sizes.rows), lambda head, part, *_: (part, 0, 0))
+    """Return where the numbers are that :func:`by_chunk` has ordered."""
+    return pl.BlockSpec((sizes.chunks, numbers, sizes.rows), lambda head, part, *_: (part, 0, 0))
 
 
-def _by_chunk(of_rows: Array, parts: int, sizes: _Sizes) -> Array:
-    """Return numbers of each row, [T, n], as [chunks, n, G * R]: the rows of a chunk once for each query head.
-
-    The rows behind the last one, which only fill the last chunks, have zeros.
-    """
-    missing = parts * sizes.chunks * sizes.rows - len(of_rows)
-    padded = jnp.pad(of_rows, ((0, missing), (0, 0)))
-    chunked = padded.reshape(parts * sizes.chunks, sizes.rows, -1).swapaxes(1, 2)
-    return jnp.tile(chunked, (1, 1, sizes.G))
+def by_chunk(of_rows: Array, rows: int) -> Array:
+    """Return numbers of each row, [T, n], as [chunks, n, R]. T is a multiple of the rows of a chunk."""
+    ordered = of_rows.reshape(-1, rows, of_rows.shape[1]).swapaxes(1, 2)
+    # Without the barrier, the compiler orders them again in every layer.
+    found: Array = lax.optimization_barrier(ordered)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _PoolRefs(NamedTuple):
@@ -192,7 +191,7 @@ class _PoolRefs(NamedTuple):
     begins: Any  # of :class:`model.attention.tpu.visits.PrefixVisits`
     first: Any
     tiles: Any
-    ends: Any  # [chunks, 1, G * R]: of :class:`Pool`
+    ends: Any  # of :class:`Pool`
     keys: Sequence[Any]  # the blocks of the visit: [s, D] each
     values: Sequence[Any]
 
@@ -202,7 +201,7 @@ class _RangedRefs(NamedTuple):
 
     starts: Any  # of :class:`model.attention.tpu.visits.Windows`
     counts: Any
-    ranges: Any  # [chunks, 2 * N, G * R]: of :class:`Ranged`, begin and end of each range in turn
+    ranges: Any  # of :class:`Ranged`
     keys: Any  # [S, D]
     values: Any
 
@@ -261,7 +260,7 @@ def _kernel(*refs: Any, sizes: _Sizes, scale: float, behind: bool, within: bool)
             attended = jnp.where(blind, 0.0, state.out[chunk] / total)  # [D, G * R]
             for head in range(sizes.G):
                 of_head = attended[:, head * sizes.rows : (head + 1) * sizes.rows]
-                out[_rows(chunk, sizes), _columns(head, sizes)] = of_head.T.astype(jnp.bfloat16)
+                out[_rows(chunk, sizes), _columns(head, sizes)] = of_head.astype(jnp.bfloat16).T
             natural = (state.reference[chunk] + jnp.log2(total)) * math.log(2)
             log_sum_exp[chunk] = jnp.where(blind, -jnp.inf, natural)
 
@@ -278,7 +277,7 @@ def _see_windows(
                 at = pl.ds(start, WINDOW)
 
                 def seen() -> list[Array]:
-                    positions, bounds = start + _key_numbers(WINDOW, sizes), ranged.ranges[chunk]
+                    positions, bounds = start + _key_numbers(WINDOW, sizes), _of_heads(ranged.ranges[chunk], sizes)
                     inside = [
                         (bounds[n : n + 1] <= positions) & (positions < bounds[n + 1 : n + 2])
                         for n in range(0, len(bounds), 2)
@@ -301,7 +300,7 @@ def _see_blocks(
 
     def of_chunk(chunk: Any) -> Keys:
         def seen() -> list[Array]:
-            ends = pool.ends[chunk] - pool.begins[visit]
+            ends = _of_heads(pool.ends[chunk], sizes) - pool.begins[visit]
             return [_key_numbers(sizes.block, sizes) + n * sizes.block < ends for n in range(sizes.group)]
 
         keys, values = ([functools.partial(_whole, block) for block in blocks] for blocks in (pool.keys, pool.values))
@@ -325,7 +324,7 @@ def _refer_to_first(
         @pl.loop(0, count)
         def of_chunk(number: Any) -> None:
             chunk = first + number
-            seen = _key_numbers(FIRST_KEYS, sizes) < pool.ends[chunk]
+            seen = _key_numbers(FIRST_KEYS, sizes) < _of_heads(pool.ends[chunk], sizes)
             refer(chunk, state, queries(chunk), pool.keys[0][:FIRST_KEYS, :], seen)
 
 
@@ -347,6 +346,11 @@ def _rows(chunk: Any, sizes: _Sizes) -> Any:
     return pl.ds(pl.multiple_of(chunk * sizes.rows, sizes.rows), sizes.rows)
 
 
+def _of_heads(of_rows: Array, sizes: _Sizes) -> Array:
+    """Return numbers of each row, [n, R], once for each query head: [n, G * R]."""
+    return jnp.concatenate([of_rows] * sizes.G, axis=1)
+
+
 def _key_numbers(count: int, sizes: _Sizes) -> Array:
     """Return the number of each key: int32 [count, G * R]."""
     return lax.broadcasted_iota(jnp.int32, (count, sizes.G * sizes.rows), 0)
@@ -354,7 +358,7 @@ def _key_numbers(count: int, sizes: _Sizes) -> Array:
 
 def run_sizes(most: int) -> tuple[int, ...]:
     """Return how many chunks are computed as one run of code: as many as possible, or fewer for those that are left."""
-    return tuple(dict.fromkeys((most, max(1, most // 4), 1)))
+    return tuple(size for size in dict.fromkeys((most, most // 4, 2, 1)) if 0 < size <= most)
 
 
 def _for_chunks(begin: Any, count: Any, most: int, visit: Callable[[Sequence[Any]], None]) -> None:

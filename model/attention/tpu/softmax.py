@@ -44,9 +44,7 @@ class Keys(NamedTuple):
     seen: Callable[[], list[Array]]  # which keys of each piece the rows of the chunk see: [keys, W]
 
 
-def add(
-    chunks: Sequence[Any], state: Softmax, queries: Callable[[Any], Array], parts: Callable[[Any], Keys]
-) -> None:
+def add(chunks: Sequence[Any], state: Softmax, queries: Callable[[Any], Array], parts: Callable[[Any], Keys]) -> None:
     """Add keys to the softmax of chunks, relative to the largest score of each row.
 
     queries: of a chunk, [W, D]; parts: of a chunk.

@@ -89,8 +89,8 @@ def of_ranged(change: Callable[[Ranged], Ranged]) -> Bug:
 
 
 OWN_BUGS: dict[str, Bug] = {
-    "a row that sees the one behind it": of_ranged(lambda own: own._replace(ranges=own.ranges.at[..., 1].add(1))),
-    "a row that does not see the first": of_ranged(lambda own: own._replace(ranges=own.ranges.at[..., 0].add(1))),
+    "a row that sees the one behind it": of_ranged(lambda own: own._replace(ranges=own.ranges.at[:, 1].add(1))),
+    "a row that does not see the first": of_ranged(lambda own: own._replace(ranges=own.ranges.at[:, 0].add(1))),
     "a window skipped": of_ranged(
         lambda own: own._replace(windows=own.windows._replace(counts=own.windows.counts - 1))
     ),
