@@ -27,6 +27,9 @@ class Rotation(Protocol):
     def projected(self, entering: Array, kernel: Weight, head_dim: int, norm: HeadNorm | None) -> Array:
         """Return the same of what enters, [..., width], by a projection [width, heads * D], in the kernel's dtype."""
 
+    def values(self, projected: Array, head_dim: int, dtype: DTypeLike) -> Array:
+        """Return the heads of values, which are not rotated, in the same way."""
+
 
 class RotaryEmbedding(NamedTuple):
     """A :class:`Rotation` by cosines and sines of the rotary angles of positions, float32 [..., pairs].
@@ -49,6 +52,10 @@ class RotaryEmbedding(NamedTuple):
     def projected(self, entering: Array, kernel: Weight, head_dim: int, norm: HeadNorm | None) -> Array:
         """See :class:`Rotation`."""
         return self.heads(project(entering, kernel[...]), head_dim, norm, kernel.dtype)
+
+    def values(self, projected: Array, head_dim: int, dtype: DTypeLike) -> Array:
+        """See :class:`Rotation`."""
+        return split(projected, head_dim).astype(dtype)
 
 
 def split(projected: Array, head_dim: int) -> Array:

@@ -28,7 +28,7 @@ from model.architecture.rope import Rope
 from model.attention.contract import Attention, Gated, causal
 from model.attention.tiles import TiledAttention
 from model.linear import ACTIVATIONS, alone, project, scaled
-from model.rotation import HeadNorm, RotaryEmbedding, Rotation, split
+from model.rotation import HeadNorm, RotaryEmbedding, Rotation
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
 
@@ -67,9 +67,7 @@ class SelfAttention(nnx.Module):
     def key_values(self, entering: Array, rotation: Rotation) -> KeyValues:
         """Return keys and values of what enters attention, [..., width]."""
         keys = self._rotated(self.k_proj, entering, self.k_norm, rotation)
-        # Without the barrier, the TPU compiler computes values with rows along lanes, and copies the weight for that.
-        values = lax.optimization_barrier(self.v_proj(entering).astype(keys.dtype))  # type: ignore[no-untyped-call]
-        return KeyValues(keys, split(values, self.head_dim))
+        return KeyValues(keys, rotation.values(self.v_proj(entering), self.head_dim, keys.dtype))
 
     def output(self, attended: Array, entering: Array, total: Total) -> Array:
         """Return what attention adds, [..., width]; attended: its output, [..., H, D], of what entered it."""

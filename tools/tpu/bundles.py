@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tools.tpu.cost import Frequencies, UnknownFrequencyError
 
+COPYING_TURNS = 2  # of a grid's loop, in which blocks are only copied: one before its steps, and one behind them
 BRANCH_DELAY = 5  # bundles from a branch to the first that it skips
 SMALLEST_REGION = 16
 """Bundles of a region that has a name. Smaller ones start and await copies, and always count."""
@@ -27,6 +28,7 @@ GUARD = 0.9
 AROUND_LOOP = 64
 """A region with fewer bundles beside a loop with a computed end guards that from turning at all, and counts, too."""
 
+_STAGE = "iteration index, stage = "  # what the compiler calls the counter of a grid's loop
 _BUNDLE = re.compile(r"\s*(?:0x)?([0-9a-f]+)\s+(?:[A-Z]{2})?\s*:")
 _BEGIN = re.compile(r"Start(?:/End)?(?: empty)? region (\d+)")
 _BRANCH = re.compile(r"sbr\.rel \(!?(%\w+)\) target = \$region(\d+)")
@@ -66,6 +68,7 @@ class Schedule:
         starts: dict[str, int] = {}
         branches: list[tuple[int, str, str]] = []  # the bundle, the predicate and the region that it branches to
         limits: dict[str, str] = {}  # of a loop's exit, by its predicate
+        grids: set[int] = set()  # bundles with which the loop of a grid begins
         last = -1
         for line in text.splitlines():
             found = _BUNDLE.match(line)
@@ -76,13 +79,14 @@ class Schedule:
             starts |= {region: last for region in _BEGIN.findall(line) if region not in starts}
             branches += [(last, predicate, region) for predicate, region in _BRANCH.findall(line)]
             limits |= dict(_EXIT.findall(line))
+            grids |= {last} if _STAGE in line else set()
         if last < 0:
             raise ValueError("this is not a dump of a kernel's bundles")
-        spans = set(_spans(starts, branches, limits, last + 1))
+        spans = set(_spans(starts, branches, limits, grids, last + 1))
         loops = [span for span in spans if span.is_loop]
         regions = [span for span in spans if not span.is_loop and len(span) >= SMALLEST_REGION]
         named = (region for region in regions if not any(_guards(region, loop) for loop in loops))
-        return cls(last + 1, _ordered(_with_own_turns(loop, regions) for loop in loops), _ordered(named))
+        return cls(last + 1, _ordered(loops), _ordered(named))
 
     def cycles(self, kernel: str, frequencies: Frequencies) -> float:
         """Return the bundles of one run of the kernel.
@@ -106,7 +110,11 @@ class Schedule:
 
 
 def _spans(
-    starts: dict[str, int], branches: list[tuple[int, str, str]], limits: dict[str, str], end: int
+    starts: dict[str, int],
+    branches: list[tuple[int, str, str]],
+    limits: dict[str, str],
+    grids: set[int],
+    end: int,
 ) -> Iterator[Span]:
     for bundle, predicate, region in branches:
         target = starts.get(region)
@@ -114,16 +122,10 @@ def _spans(
             continue
         if target <= bundle:
             limit = limits.get(predicate, "")
-            yield Span(target, min(bundle + BRANCH_DELAY, end), True, int(limit) if limit.isdigit() else None)
+            turns = int(limit) - (COPYING_TURNS if target in grids else 0) if limit.isdigit() else None
+            yield Span(target, min(bundle + BRANCH_DELAY, end), True, turns)
         elif target > bundle + BRANCH_DELAY:
             yield Span(bundle + BRANCH_DELAY, target)
-
-
-def _with_own_turns(loop: Span, regions: Iterable[Span]) -> Span:
-    """Return a loop with the turns in which it computes: a grid's first and last turn only copy blocks."""
-    if loop.turns is None or not any(loop.contains(region) and len(region) >= GUARD * len(loop) for region in regions):
-        return loop
-    return replace(loop, turns=loop.turns - 2)
 
 
 def _guards(region: Span, loop: Span) -> bool:

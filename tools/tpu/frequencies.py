@@ -71,7 +71,7 @@ def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tupl
             every = len(windows) * -(-tokens // WINDOW)
             if dense:
                 return {}, Visits(every, every)
-            runs = _runs(windows, together)
+            runs = _runs(windows, max(1, together // 2))
             visited = sum(run.size * int(run.windows.sum()) for run in runs)
             return _numbered([run.turns for run in runs]), Visits(visited, every)
     return {}, Visits()

@@ -82,6 +82,7 @@ class WeightlessEngine:
         assert isinstance(forward, WholeStepForward), "a platform that is compiled for computes whole steps"
         self._forward = forward
         self.block_tokens = forward.block_tokens
+        self.shapes = forward.shapes
         count = 1 if chips is None else chips.count
         pool, axes = forward.pool.arrays, forward.executables.decoder.pool_axes
         own = [

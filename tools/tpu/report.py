@@ -16,7 +16,7 @@ from model.programs.label_head import HeadKey
 from model.whole_steps.forward import Key
 from settings.engine import EngineSettings
 from tools.tpu.compiler import Compiled, Compiler
-from tools.tpu.cost import UnknownFrequencyError, cycles, parts, sent_bytes
+from tools.tpu.cost import Part, UnknownFrequencyError, cycles, parts, sent_bytes
 from tools.tpu.frequencies import Visits, frequencies_of
 from tools.tpu.kernels import Schedules, kernel_cycles
 from tools.tpu.programs import Call, Program, WeightlessEngine
@@ -166,15 +166,27 @@ class Report:
         }
         return json.dumps(found)
 
+    def seconds_in(self, kernel: str, call: Call, engine: WeightlessEngine) -> tuple[float, float]:
+        """Return the estimated seconds of a call, and how many of them are in a kernel."""
+        compiled = self._program(engine, call.key)
+        assert compiled is not None, "the program compiles"
+        found, _ = self._parts(compiled, call, engine)
+        total = sum(part.total for part in found)
+        inside = sum(part.total for part in found if part.instruction.kernel == kernel)
+        return total / self._target.clock, inside / self._target.clock
+
     def _seconds(self, compiled: Compiled, call: Call, engine: WeightlessEngine) -> tuple[Estimate, Visits]:
+        found, visits = self._parts(compiled, call, engine)
+        total = sum(part.total for part in found)
+        exchanged = sum(part.total for part in found if sent_bytes(part.instruction) is not None)
+        return Estimate(total / self._target.clock, exchanged / self._target.clock), visits
+
+    def _parts(self, compiled: Compiled, call: Call, engine: WeightlessEngine) -> tuple[list[Part], Visits]:
         frequencies, visits = frequencies_of(call, engine.config, engine.block_tokens)
         kernels = partial(kernel_cycles, self._schedules.of(compiled.module), frequencies)
         target = self._target
-        total, exchanged = 0.0, 0.0
-        for part in parts(compiled.module, frequencies, kernels, target.cycle_bytes, target.cycle_ring_bytes):
-            total += part.total
-            exchanged += 0.0 if sent_bytes(part.instruction) is None else part.total
-        return Estimate(total / target.clock, exchanged / target.clock), visits
+        found = parts(compiled.module, frequencies, kernels, target.cycle_bytes, target.cycle_ring_bytes)
+        return list(found), visits
 
     def _program(self, engine: WeightlessEngine, key: Key) -> Compiled | None:
         """Compile a program and its kernels, and say a line about it, unless that was done before."""

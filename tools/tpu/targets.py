@@ -59,7 +59,11 @@ class Target:
 
 _GIB = 2.0**30
 _V5E = (197e12, 4 * 2 * 128**2, 819e9, 100e9, 15.75 * _GIB)
+_V5P = (459e12, 8 * 2 * 128**2, 2_765e9, 200e9, 94 * _GIB)
 _V6E = (918e12, 4 * 2 * 256**2, 1_640e9, 200e9, 31.25 * _GIB)
+_7X = (1_153.5e12, 4 * 2 * 256**2, 3_690e9, 200e9, 95 * _GIB)
+"""Of one of the two devices that jax sees in a chip of the seventh generation. Its clock follows from the assumption of
+as many matrix units as a v6e has; the vendor does not say."""
 TARGETS = {
     target.name: target
     for target in (
@@ -68,6 +72,8 @@ TARGETS = {
         Target("v6e:1x1", "v6e:1x1", (1, 1, 1), "v6e-1", *_V6E),
         Target("v6e:2x2", "v6e:2x2", (2, 2, 1), "v6e-4", *_V6E),
         Target("v6e:2x4", "v6e:2x4", (2, 4, 1), "v6e-8", *_V6E),
+        Target("v5p", "v5p:1x1x1", (1, 1, 1), "v5p-2", *_V5P),
+        Target("7x", "tpu7x:1x1x1", (1, 1, 1), "tpu7x-2", *_7X),
     )
 }
 

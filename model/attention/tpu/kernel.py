@@ -157,7 +157,8 @@ def _sizes(T: int, G: int, D: int, columns: int, pool: Pool | None) -> _Sizes:
     rows = min(CHUNK, T if pool is None else pool.tile_rows)
     together = max(1, columns // (G * rows))
     if pool is None:
-        return _Sizes(min(-(-T // rows), ROWS // CHUNK), rows, 1, G, D, 0, 0, together)
+        # A run visits as many windows as one of its chunks must, so long runs visit more in vain.
+        return _Sizes(min(-(-T // rows), ROWS // CHUNK), rows, 1, G, D, 0, 0, max(1, together // 2))
     if T % rows or pool.tile_rows % rows:
         raise ValueError(f"{T} rows in tiles of {pool.tile_rows} are no whole number of chunks of {rows}")
     return _Sizes(T // rows, rows, pool.tile_rows // rows, G, D, pool.keys.shape[3], len(pool.visits.blocks), together)

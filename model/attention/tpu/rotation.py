@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 
 from model.attention.tpu.projection import product, projected
 from model.linear import Weight, project
-from model.rotation import HeadNorm, RotaryEmbedding
+from model.rotation import HeadNorm, RotaryEmbedding, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,12 @@ class TPURotation:
         if kernel.dtype != jnp.bfloat16:
             return self.heads(project(entering, kernel[...]), head_dim, norm, kernel.dtype)
         return self._rotated(entering.astype(jnp.bfloat16), [kernel], kernel.shape[1], head_dim, norm)
+
+    def values(self, projected: Array, head_dim: int, dtype: DTypeLike) -> Array:
+        """See :class:`model.rotation.Rotation`."""
+        # Without the barrier, the compiler computes values with rows along lanes, and copies the weight for that.
+        flat = lax.optimization_barrier(projected.astype(dtype))  # type: ignore[no-untyped-call]
+        return split(flat, head_dim)
 
     def _rotated(
         self, entering: Array, weights: Sequence[Weight], out: int, head_dim: int, norm: HeadNorm | None

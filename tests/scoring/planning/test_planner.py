@@ -132,3 +132,7 @@ def test_a_platform_without_rates_uses_those_of_a_cpu(tmp_path: Path) -> None:
     (tmp_path / "gpu.json").write_text(json.dumps(stored | {"prefix_gflops": 1.0}))
     assert Rates.of("gpu", tmp_path).prefix == 1.0
     assert Rates.of("tpu", tmp_path) == Rates.of("cpu", tmp_path)
+
+
+def test_a_tpu_is_planned_for_by_rates_of_its_own() -> None:
+    assert Rates.of("tpu").linear_at(2_048) > 1_000 * Rates.of("cpu").linear_at(2_048)

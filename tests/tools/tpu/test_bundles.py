@@ -36,6 +36,11 @@ def test_a_loop_counts_as_often_as_it_turns() -> None:
     assert found.cycles("own", {}) == 15 + 128 * 205
 
 
+def test_the_loop_of_a_grid_turns_twice_more_than_the_grid_has_steps() -> None:
+    counter = {10: "%1 = smov 0 /* iteration index, stage = 0 */ } /* Start region 153 */"}
+    assert [loop.turns for loop in schedule(220, LOOP | counter).loops] == [126]
+
+
 def test_a_region_begins_behind_the_branch_that_skips_it_and_counts_by_its_share() -> None:
     found = schedule(220, LOOP | START | END)
     assert [len(region) for region in found.regions] == [40, 40]

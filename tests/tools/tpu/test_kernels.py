@@ -13,6 +13,8 @@ from tools.tpu.targets import prepare_environment, target_named
 target = target_named("v6e")
 prepare_environment(target)
 import sys
+import jax.numpy as jnp
+from model.linear import OfStack
 from model.attention.contract import ItemSlots, StepPrefixes
 from model.attention.tpu.attention import TPUAttention
 from tools.tpu.compiler import Compiler, shape
@@ -34,6 +36,13 @@ def packed(q, k, v, ranges):
     return attention.packed(ranges)(q, k, v)
 def rotation(projected, weight, cos, sin):
     return attention.rotation(RotaryEmbedding(cos, sin)).heads(projected, D, HeadNorm(weight, 1e-6), "bfloat16")
+def projection(entering, stack, weight, cos, sin):
+    of_stack, norm = OfStack(stack, jnp.int32(3)), HeadNorm(weight, 1e-6)
+    return attention.rotation(RotaryEmbedding(cos, sin)).projected(entering, of_stack, D, norm)
+def gate(entering, stack):
+    return attention.gated(entering, OfStack(stack, jnp.int32(0)), OfStack(stack, jnp.int32(1)), "silu")
+def store(pool, rows, layer, places):
+    return attention.stored(pool, rows, layer, places)
 match sys.argv[2]:
     case "prefix":
         function, arguments = prefix, (queries, *behind)
@@ -43,6 +52,13 @@ match sys.argv[2]:
         function, arguments = packed, (queries, own, own, shape((T, 2, 2), "int32"))
     case "rotation":
         function, arguments = rotation, (shape((T, H * D), "float32"), shape((D,), "bfloat16"), angles, angles)
+    case "projection":
+        width, stack = shape((T, 1024), "bfloat16"), shape((L, 1024, H * D), "bfloat16")
+        function, arguments = projection, (width, stack, shape((D,), "bfloat16"), angles, angles)
+    case "gate":
+        function, arguments = gate, (shape((T, 1024), "bfloat16"), shape((L, 1024, 3072), "bfloat16"))
+    case "store":
+        function, arguments = store, (pool, own, shape((), "int32"), shape((tile, 2), "int32"))
 Compiler(target).compile(function, arguments)
 """
 
@@ -55,7 +71,7 @@ Compiler(target).compile(function, arguments)
     [
         *((heads, program) for heads in ("16x128", "32x128") for program in ("prefix", "extension", "packed")),
         ("32x64", "extension"),
-        ("16x128", "rotation"),
+        *(("16x128", program) for program in ("rotation", "projection", "gate", "store")),
     ],
 )
 def test_a_kernel_compiles_for_v6e(heads: str, program: str) -> None:

@@ -13,6 +13,7 @@ from tools.tpu.targets import TARGETS, TargetError, pinned_version, require_libt
 def test_the_clock_follows_from_the_peak_and_the_matrix_units() -> None:
     assert TARGETS["v6e"].clock == pytest.approx(1.75e9, rel=0.001)
     assert TARGETS["v5e"].clock == pytest.approx(1.5e9, rel=0.01)
+    assert TARGETS["v5p"].clock == pytest.approx(1.75e9, rel=0.001)
 
 
 def test_the_pinned_libtpu_is_the_one_that_jax_names() -> None:
