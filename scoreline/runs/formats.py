@@ -76,6 +76,9 @@ def format_of(name: str, given: Format | None, option: str) -> Format:
 
     option: the option by which the user can name the format. Raises CommandError.
     """
+    if "://" in name:
+        advice = "fetch it first, as by `aws s3 cp` or `curl -O`, or pipe it in or out and name -"
+        raise CommandError(f"{name} is an address and no file: {advice}", ExitCode.USAGE)
     if given is not None:
         return given
     found = _BY_ENDING.get(Path(name[: -len(PACKED)] if is_packed(name) else name).suffix.lower())

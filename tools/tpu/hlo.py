@@ -132,7 +132,7 @@ class Module:
                 if (found := _COMPUTATION.match(line)) and not line[0].isspace():
                     name, lines = found.group(2), []
                     entry = name if found.group(1) else entry
-            elif line.rstrip() == "}":
+            elif line.rstrip() == "}" or line.startswith("}, execution_thread="):  # of another core of the chip
                 computations[name] = tuple(map(_instruction, lines))
                 name = None
             elif _INSTRUCTION.match(line):

@@ -61,6 +61,7 @@ def test_the_command_names_the_rows_without_scores(shared_up: Up, tmp_path: Path
     [
         (["-", "--label", "a"], "say with --input-format"),
         (["in.txt", "--label", "a"], "the ending of in.txt is not known"),
+        (["s3://bucket/in.csv", "--label", "a"], "s3://bucket/in.csv is an address and no file: fetch it first"),
         (["nothing.csv", "--label", "a"], "nothing.csv can't be read: No such file"),
     ],
 )

@@ -47,6 +47,12 @@ def test_computations_and_instructions_have_their_parts() -> None:
     assert module.root("fused_computation").opcode == "transpose"
 
 
+def test_a_computation_of_another_core_of_the_chip_ends_where_it_does() -> None:
+    apart = TEXT.replace("dimensions={1,0}\n}", 'dimensions={1,0}\n}, execution_thread="sparsecore"')
+    assert apart != TEXT
+    assert Module.parse(apart) == Module.parse(TEXT)
+
+
 def test_a_tuple_has_several_results_and_a_scalar_no_dimension() -> None:
     pair = Module.parse(TEXT).named("main.2")["pair"]
     assert pair.operands == ("a", "b", "c")
