@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 from structlog.testing import capture_logs
 
+from api.callers import compatibility
 from api.callers.compatibility import compare
-from api.models.catalogue import Found
 from checkpoints.card import ModelCard
-from jobs.queue.worker_registry import register, unregister
+from jobs.queue.worker_registry import live_workers, register, unregister
 from jobs.store.database import Database
 from jobs.store.records import WorkerRecord
 from scoring.error_codes import RequestError
@@ -207,18 +206,18 @@ def test_a_burst_of_submissions_shares_one_query_for_the_workers(
 ) -> None:
     api, workers = alone
     workers.add("same")
-    asked: list[str] = []
+    asked = list[Database]()
 
-    def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if "FROM workers" in statement and statement.startswith("SELECT") and "started_at" in statement:
-            asked.append(statement)
+    def recorded(database: Database, fresh_seconds: float) -> list[WorkerRecord]:
+        asked.append(database)
+        return live_workers(database, fresh_seconds)
 
-    service = api.app.state.service
-    monkeypatch.setattr(service.bodies.loader, "_read", Found)  # who follows the catalogue asks for the workers, too
-    throttled = service.acceptance.doors.default.compatibility._throttled
+    # Who follows the catalogue asks for the workers, too, at any time, but not for the comparison.
+    monkeypatch.setattr(compatibility, "live_workers", recorded)
+    throttled = api.app.state.service.acceptance.doors.default.compatibility._throttled
     monkeypatch.setattr(throttled, "_max_seconds", 3600.0)
     monkeypatch.setattr(throttled, "_seconds", 3600.0)
-    event.listen(workers.database.engine, "before_cursor_execute", record)
+    monkeypatch.setattr(throttled, "_entry", None)
     for _ in range(20):
         api.submit(**BODY)
     assert len(asked) == 1
