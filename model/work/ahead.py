@@ -19,9 +19,13 @@ from scoring.planning.algorithms import Choice
 PIECE_STEPS = 4
 """Steps' worth of tokens that are planned at once, unless a chunk has more: before the first step, and in each."""
 
+REST_STEPS = 2
+"""A rest of so few steps' worth of tokens is planned along with a piece, because its own steps would not be full."""
+
 SLICE_STEPS = 24
 """Steps' worth of tokens that are computed together, at most. What a slice takes before its first step must take no
-longer than the steps that are dispatched before it; with 32, it did at times. The last steps of a slice are not full.
+longer than the steps that are dispatched before it; with 32, it did at times. The last piece of a slice may exceed it
+by its own length. The last steps of a slice are not full.
 """
 
 Buffers = Sequence[ScoreBuffer | TargetBuffer]
@@ -63,12 +67,9 @@ class PlanAhead:
             self._plan_piece()
 
     def _plan_piece(self) -> bool:
-        """Plan some steps' worth of pieces, or without an accelerator, all. Returns whether there was one.
-
-        A rest of few steps is planned along, because its own steps would not be full.
-        """
+        """Plan some steps' worth of pieces, or without an accelerator, all. Returns whether there was one."""
         before, wanted = len(self.cuts), math.inf
-        if self._step_tokens is not None and self._left > 2 * PIECE_STEPS * self._step_tokens:
+        if self._step_tokens is not None and self._left > (PIECE_STEPS + REST_STEPS) * self._step_tokens:
             wanted = self._ready_tokens + PIECE_STEPS * self._step_tokens
         while self._ready_tokens < wanted and (piece := next(self._pieces, None)) is not None:
             group, buffers, tokens = piece

@@ -71,7 +71,7 @@ def rates(report: Report) -> dict[str, Any]:
     names = "target", "packed_segment", "packed_dense"
     planned = report.plan([WORKLOADS[name] for name in names], config, EngineSettings())
     target, segment, dense = planned
-    query = WORKLOADS["target"].workload.groups[0].query
+    (group,) = WORKLOADS["target"].workload.groups
     shapes = target.engine.shapes
 
     def seconds(of: Planned, kind: type) -> tuple[float, float]:
@@ -84,11 +84,12 @@ def rates(report: Report) -> dict[str, Any]:
     of_segments, kernel = seconds(segment, PackedKey)
     of_dense, _ = seconds(dense, PackedKey)
     size, tokens = config.size, shapes.step_tokens
+    seen = -(-group.query // tokens) * tokens + max(group.items)  # by a row, as the planner counts
     linear = size.linear_flop * tokens / (step - attention)
     packed = max(shapes.packed_sizes)
-    pairs = shapes.packed_pairs(query, packed, dense=False), shapes.packed_pairs(query, packed, dense=True)
+    pairs = shapes.packed_pairs(group.query, packed, dense=False), shapes.packed_pairs(group.query, packed, dense=True)
     found = {
-        "prefix_gflops": size.pair_flop * tokens * query / attention,
+        "prefix_gflops": size.pair_flop * tokens * seen / attention,
         "segment_gflops": size.pair_flop * pairs[0] / kernel,
         "dense_gflops": size.pair_flop * pairs[1] / (of_dense - (of_segments - kernel)),
         "head_gflops": size.head_flop * shapes.head_rows / head,

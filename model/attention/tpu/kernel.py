@@ -25,6 +25,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from model.attention.contract import AttentionOutput
+from model.attention.tpu.projection import padded_bytes
 from model.attention.tpu.softmax import FIRST_KEYS, UNSEEN, Keys, Softmax, add, add_relative, refer
 from model.attention.tpu.visits import ALIGNED, WINDOW, PrefixVisits, Windows
 
@@ -38,8 +39,9 @@ COLUMNS = 4096
 """Columns of scores, rows times query heads, that are computed as one run of code. The compiler overlaps the products
 of one chunk with the softmax of another only within such a run."""
 
-_VMEM = 40 << 20
-"""Bytes of fast memory that the kernel may take. Chips from v5e on have 128 MiB."""
+_SPILLED = 1.25, 8 << 20
+"""How many times the bytes of its arrays the kernel may take of fast memory, and how many more, for scores that do not
+fit into registers. Chips from v5e on have 128 MiB, and XLA can't keep other arrays in what a kernel may take."""
 
 
 class Pool(NamedTuple):
@@ -56,7 +58,7 @@ class Pool(NamedTuple):
 class Ranged(NamedTuple):
     """Keys and values in one piece: of a step's items in their slots, or of a packed sequence."""
 
-    keys: Array  # [S, K, D], S a multiple of the window
+    keys: Array  # [S, K, D]
     values: Array  # [S, K, D]
     ranges: Array
     """int32 [chunks, 2 * N, R], of :func:`by_chunk`: begin and end of N disjoint ranges in turn. A row sees key k if
@@ -119,6 +121,22 @@ def attend(
     def of_rows(chunks: int, numbers: int) -> Any:
         return pltpu.VMEM((chunks, numbers, width), jnp.float32)
 
+    scratch = [
+        of_rows(sizes.chunks, 1),
+        of_rows(sizes.chunks, 1),
+        of_rows(sizes.chunks, D),
+        pltpu.VMEM((sizes.chunks * sizes.rows, sizes.G * D), jnp.bfloat16),
+        *([] if pool is None else [of_rows(sizes.together, 1), of_rows(sizes.together, D)]),
+    ]
+    of_sums = pl.BlockSpec((None, sizes.chunks, 1, width), lambda head, part, *_: (head, part, 0, 0))
+    results = [
+        jax.ShapeDtypeStruct((T, H * D), jnp.bfloat16),  # type: ignore[no-untyped-call]
+        jax.ShapeDtypeStruct((K, parts * sizes.chunks, 1, width), jnp.float32),  # type: ignore[no-untyped-call]
+    ]
+    dtypes = [array.dtype for array in arrays] + [result.dtype for result in results]
+    blocks = zip(dtypes, (*specs, of_head, of_sums), strict=True)
+    taken = 2 * sum(padded_bytes(spec.block_shape, dtype) for dtype, spec in blocks)
+    taken += sum(padded_bytes(one.shape, one.dtype) for one in scratch)
     out, log_sum_exp = pl.pallas_call(
         functools.partial(
             _kernel, sizes=sizes, scale=scale * math.log2(math.e), behind=pool is not None, within=ranged is not None
@@ -127,24 +145,13 @@ def attend(
             num_scalar_prefetch=len(scalars),
             grid=(K, parts, turns),
             in_specs=specs,
-            out_specs=[
-                of_head,
-                pl.BlockSpec((None, sizes.chunks, 1, width), lambda head, part, *_: (head, part, 0, 0)),
-            ],
-            scratch_shapes=[
-                of_rows(sizes.chunks, 1),
-                of_rows(sizes.chunks, 1),
-                of_rows(sizes.chunks, D),
-                pltpu.VMEM((sizes.chunks * sizes.rows, sizes.G * D), jnp.bfloat16),
-                *([] if pool is None else [of_rows(sizes.together, 1), of_rows(sizes.together, D)]),
-            ],
+            out_specs=[of_head, of_sums],
+            scratch_shapes=scratch,
         ),
-        out_shape=[
-            jax.ShapeDtypeStruct((T, H * D), jnp.bfloat16),  # type: ignore[no-untyped-call]
-            jax.ShapeDtypeStruct((K, parts * sizes.chunks, 1, width), jnp.float32),  # type: ignore[no-untyped-call]
-        ],
+        out_shape=results,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=_VMEM
+            dimension_semantics=("parallel", "parallel", "arbitrary"),
+            vmem_limit_bytes=int(_SPILLED[0] * taken) + _SPILLED[1],
         ),
         interpret=interpret,
         name="scoreline_attention",

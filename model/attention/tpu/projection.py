@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
 
 from model.linear import OfStack, Weight
 
@@ -69,7 +70,8 @@ def projected(
         *[pl.BlockSpec(array.shape, lambda part, column, _: (0, 0)) for array in of_all],
     ]
     arrays = [entering, *[weight.stack for weight in stacks], *of_rows, *of_all]
-    blocks = sum(_bytes(array, spec) for array, spec in zip(arrays, specs, strict=True)) + part * columns * 2
+    blocks = sum(padded_bytes(spec.block_shape, array.dtype) for array, spec in zip(arrays, specs, strict=True))
+    blocks += padded_bytes(result.block_shape, jnp.bfloat16)
 
     def kernel(_: Any, entering: Any, *refs: Any) -> None:
         kernels, rest = refs[: len(stacks)], refs[len(stacks) :]
@@ -112,5 +114,8 @@ def product(one: Array, other: Array) -> Array:
     return lax.dot_general(one, other, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _bytes(array: Array, spec: pl.BlockSpec) -> int:
-    return array.dtype.itemsize * math.prod(size for size in spec.block_shape or () if isinstance(size, int))
+def padded_bytes(shape: Sequence[Any] | None, dtype: DTypeLike) -> int:
+    """Return the bytes of a block in fast memory, whose rows come in eights. Dimensions that are no number are 1."""
+    sizes = [size for size in shape or () if isinstance(size, int)]
+    rows = [-(-size // 8) * 8 for size in sizes[-2:-1]]
+    return jnp.dtype(dtype).itemsize * math.prod([*sizes[:-2], *rows, *sizes[-1:]])

@@ -85,8 +85,8 @@ def _rotate(parts: Sequence[Array], angles: Sequence[Array], weights: Sequence[A
         (weight,) = weights
         cos, sin = cos * weight, sin * pltpu.roll(weight, D // 2, 1)
         row, column = (lax.broadcasted_iota(jnp.int32, (width, width), axis) // D for axis in (0, 1))
-        mean_of_heads = jnp.where(row == column, 1 / D, 0.0).astype(jnp.bfloat16)
-        scale = lax.rsqrt(product((heads * heads).astype(jnp.bfloat16), mean_of_heads) + epsilon)
+        same_head = jnp.where(row == column, 1.0, 0.0).astype(jnp.bfloat16)
+        scale = lax.rsqrt(product((heads * heads).astype(jnp.bfloat16), same_head) / D + epsilon)
     rotated = []
     for begin in range(0, width, D):
         head = heads[:, begin : begin + D]

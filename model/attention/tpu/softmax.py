@@ -59,7 +59,7 @@ def add(chunks: Sequence[Any], state: Softmax, queries: Callable[[Any], Array], 
         chunk, pieces = chunks[index], scores.pop(index)
         before = state.reference[chunk]
         largest = _largest(pieces, before)
-        exponentials, shrunk = [jnp.exp2(piece - largest) for piece in pieces], jnp.exp2(before - largest)
+        exponentials, shrunk = [jnp.exp2(piece - largest) for piece in pieces], _shrunk(before, largest)
         state.total[chunk] = state.total[chunk] * shrunk + _sum(exponentials)
         state.reference[chunk] = largest
         weights[index] = [piece.astype(jnp.bfloat16) for piece in exponentials], shrunk
@@ -130,10 +130,15 @@ def _raise(
     chunk = first + index
     largest = _largest(_scores(queries(chunk), parts(chunk)), state.reference[chunk])
     reference = jnp.where(state.total[chunk] <= LARGEST_TOTAL, state.reference[chunk], largest)
-    shrunk = jnp.exp2(state.reference[chunk] - reference)
+    shrunk = _shrunk(state.reference[chunk], reference)
     state.total[chunk] = before.total[index] * shrunk
     state.out[chunk] = before.out[index] * shrunk
     state.reference[chunk] = reference
+
+
+def _shrunk(before: Array, reference: Array) -> Array:
+    """Return what sums are multiplied by if their reference changes: exactly 1 if it does not, on any device."""
+    return jnp.where(before == reference, 1.0, jnp.exp2(before - reference))
 
 
 def refer(chunk: Any, state: Softmax, queries: Array, keys: Array, seen: Array) -> None:

@@ -64,10 +64,12 @@ class Windows(NamedTuple):
     """The windows of a sequence of keys that each chunk of rows visits, :data:`WINDOW` keys each.
 
     Those of a packed sequence begin at multiples of a window. Those of items in slots begin where the first slot does
-    that a chunk sees. It must not depend on other items how the keys of an item are divided, nor where in a window they
-    are but for multiples of its slot. That is so because slots lie from the longest to the shortest, and each begins at
-    a multiple of its length, a power of two: counted from a longer slot, the others do so, too, and windows cut none in
-    two unless it takes whole ones.
+    that a chunk sees, or half a row of registers before, if that slot and all others have only half a row.
+
+    It must not depend on other items how the keys of an item are divided, nor where in a window they are but for
+    multiples of its slot. That is so because slots lie from the longest to the shortest, and each begins at a multiple
+    of its length, a power of two: counted from a longer slot, the others do so, too, and windows cut none in two unless
+    it takes whole ones.
     """
 
     starts: Array  # int32 [chunks, windows]: the first key of each, ascending, and behind them of windows nobody sees

@@ -120,13 +120,17 @@ def test_work_that_is_planned_piece_by_piece_has_the_bits_of_work_that_is_planne
 
     monkeypatch.setattr(WorkPlanner, "plan", noted)
     monkeypatch.setattr(ahead, "PIECE_STEPS", 1)
+    monkeypatch.setattr(ahead, "REST_STEPS", 0)
     monkeypatch.setattr(ahead, "SLICE_STEPS", 3)
     by_piece = logits(engine, groups)
     assert len(planned) > len(groups), "a group with several chunks is several pieces"
     assert planned[0] == 0
     assert planned[-1] > len(groups), "and most are planned between steps"
-    monkeypatch.setattr(ahead, "PIECE_STEPS", 10**6)
+    planned.clear()
+    dispatched.steps = 0
+    monkeypatch.setattr(ahead, "REST_STEPS", 10**6)
     assert logits(engine, groups) == by_piece
+    assert not any(planned), "a short rest is planned along with the first piece"
 
 
 def test_heads_take_states_from_the_host_and_of_several_steps_on_the_device(engine: Engine) -> None:

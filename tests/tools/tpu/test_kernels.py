@@ -1,4 +1,7 @@
-"""The TPU kernels compile for a v6e at the shapes of Qwen3-0.6B, Qwen3-8B and Llama-3.2-1B, with the longest table."""
+"""The TPU kernels compile for a v6e at the shapes of Qwen3 (0.6B, 8B and 32B), Llama-3.2-1B and Qwen3.5.
+
+Tables are the longest.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,8 @@ match sys.argv[2]:
         function, arguments = projection, (width, stack, shape((D,), "bfloat16"), angles, angles)
     case "gate":
         function, arguments = gate, (shape((T, 1024), "bfloat16"), shape((L, 1024, 3072), "bfloat16"))
+    case "narrow gate":
+        function, arguments = gate, (shape((T, 1024), "bfloat16"), shape((L, 1024, 1216), "bfloat16"))
     case "store":
         function, arguments = store, (pool, own, shape((), "int32"), shape((tile, 2), "int32"))
 Compiler(target).compile(function, arguments)
@@ -70,8 +75,9 @@ Compiler(target).compile(function, arguments)
     ("heads", "program"),
     [
         *((heads, program) for heads in ("16x128", "32x128") for program in ("prefix", "extension", "packed")),
+        *((heads, program) for heads in ("64x128", "32x256") for program in ("extension", "packed")),
         ("32x64", "extension"),
-        *(("16x128", program) for program in ("rotation", "projection", "gate", "store")),
+        *(("16x128", program) for program in ("rotation", "projection", "gate", "narrow gate", "store")),
     ],
 )
 def test_a_kernel_compiles_for_v6e(heads: str, program: str) -> None:
