@@ -146,7 +146,7 @@ def four_chips(compiler: Compiler) -> FourChips:
 @pytest.mark.timeout(600)
 def test_a_model_is_divided_among_four_chips(four_chips: FourChips) -> None:
     four, platform = four_chips
-    config = replace(NAMED_SHAPES["qwen3-0.6b"], layers=3, vocabulary=50_000, context=2_048)
+    config = replace(NAMED_SHAPES["qwen3-0.6b"], layers=3, vocabulary=50_000, context=16_384)
     engine = WeightlessEngine(config, EngineSettings(), platform)
     program = engine.program(PrefillKey())
     prefill = four.compile(program.function, program.arguments, program.donated)
