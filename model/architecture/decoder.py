@@ -99,7 +99,7 @@ class MLP(nnx.Module):
         self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
         self.activation = config.activation
         self.gated: Gated | None = None
-        """How it is computed what goes down, where a kernel can; None: by plain products."""
+        """Computes what enters the down projection by a kernel; None: by plain products."""
 
     def __call__(self, values: Array, total: Total = alone) -> Array:
         if self.gated is not None and self.gate_proj.is_plain and self.up_proj.is_plain:
