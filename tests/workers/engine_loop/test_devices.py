@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,16 @@ def refusal_of(refused: RealWorker) -> tuple[int, str]:
     return status, error["reason"]
 
 
+def events(log: str, event: str) -> list[dict[str, Any]]:
+    """The lines of a log that tell of an event. The last line may be half written."""
+    whole = log[: log.rfind("\n") + 1].splitlines()
+    return [line for line in map(json.loads, whole) if line["event"] == event]
+
+
+def told_chunks(workers: Iterable[RealWorker]) -> int:
+    return sum(line["chunks"] for one in workers for line in events(one.log, "scored"))
+
+
 @pytest.mark.slow
 def test_workers_with_a_device_each_drain_one_backlog(
     sqlite_url: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,6 +145,8 @@ def test_workers_with_a_device_each_drain_one_backlog(
         tokenizer = TextTokenizer.load(checkpoint).fingerprint
         jobs = [store.submit(chunks=1, prefix=[9, query] * 40, tokenizer=tokenizer) for query in range(QUERIES)]
         wait_until(lambda: all(store.status(job).ended for job in jobs), "the backlog is drained", 120.0)
+        # A worker tells what it has computed behind its scores, and a stop in between would leave that line out.
+        wait_until(lambda: told_chunks(workers) == QUERIES, "all workers have told of the backlog", 60.0)
     finally:
         for one in workers:
             one.process.terminate()
@@ -140,10 +154,9 @@ def test_workers_with_a_device_each_drain_one_backlog(
     assert status == 1
     assert "device 2 of the kind cpu is taken" in refusal
 
-    lines = [[json.loads(line) for line in log.splitlines()] for log in logs]
-    loaded = [line["number"] for of_worker in lines for line in of_worker if line["event"] == "loaded"]
+    loaded = [line["number"] for log in logs for line in events(log, "loaded")]
     assert loaded == list(range(WORKERS)), "no device is used twice"
-    computed = [[line for line in of_worker if line["event"] == "computed"] for of_worker in lines]
+    computed = [events(log, "computed") for log in logs]
     assert sum(map(bool, computed)) > 1, "several workers share the backlog"
     prefills = sum(of_worker[-1]["prefixes"]["prefills"] for of_worker in computed if of_worker)
     assert prefills == QUERIES, "each query is prefilled only by the worker that claims it"
@@ -176,6 +189,6 @@ def test_a_worker_with_several_devices_computes_one_model_on_all_of_them(
     finally:
         sharing.process.terminate()
         _, log = sharing.ended()
-    (loaded,) = [line for line in map(json.loads, log.splitlines()) if line["event"] == "loaded"]
+    (loaded,) = events(log, "loaded")
     assert loaded["number"] == [0, 1, 2, 3]
     assert loaded["device"].endswith(", 4 devices")
