@@ -53,7 +53,7 @@ class Measured:
     def job(self, what: str, items: list[str]) -> dict[str, Any]:
         """Submit a job, and return its times, scores and number of reused items."""
         began = time.monotonic()
-        job = self.client.submit(QUERY, iter(items), labels=LABELS)
+        job = self.client.upload(QUERY, iter(items), labels=LABELS)
         accepted = time.monotonic() - began
         job = self.client.wait(job, timeout=JOB_SECONDS)
         ended = time.monotonic() - began
@@ -64,7 +64,7 @@ class Measured:
     def accept(self, items: list[str]) -> float:
         """Submit a job, cancel it, and return how long its acceptance took."""
         began = time.monotonic()
-        job = self.client.submit(QUERY, iter(items), labels=LABELS)
+        job = self.client.upload(QUERY, iter(items), labels=LABELS)
         seconds = time.monotonic() - began
         self.client.cancel(job)
         print(f"{self.name}, new items: accepted after {seconds:.2f} s", flush=True)

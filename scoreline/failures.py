@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from scoreline.client import JobEnded, ScorelineError, Unreachable
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
 
@@ -22,3 +24,25 @@ def failure_of(error: ScorelineError, *, hint: str = "") -> CommandError:
 
 def _joined(message: str, hint: str) -> str:
     return f"{message}; {hint}" if hint else message
+
+
+_ARGUMENTS = {
+    "label": "labels",
+    "label-column": "label_columns",
+    "restart": "restart=True",
+    "softmax": "apply_softmax=True",
+    "keep-duplicates": "keep_duplicates=True",
+    "means": "labels={name: label}",
+}
+"""What options of the command are called in Python, where that is not their own name."""
+
+
+def in_python(message: str) -> str:
+    """Return a message that names options of the command as it names the arguments of a call in Python."""
+
+    def argument(found: re.Match[str]) -> str:
+        option, value = found[1], found[2]
+        name = _ARGUMENTS.get(option, option.replace("-", "_"))
+        return name if value is None else f'{name}="{value}"'
+
+    return re.sub(r"(?:\ban? )?--([a-z][a-z-]*)(?: (skip|score|p_)\b)?", argument, message)

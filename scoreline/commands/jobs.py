@@ -113,7 +113,7 @@ def _write_rows(scores: Iterator[Scored], output: str, file_format: Format, labe
     first = next(scores, None)
     names = _column_names(first, labels)
     rest = scores if first is None else chain([first], scores)
-    _write(open_sink(output, file_format, ["index"], names, None), (_row(item, names) for item in rest), output)
+    _write(open_sink(output, file_format, ["index", *names], {}, None), (_row(item, names) for item in rest), output)
 
 
 def _write_document(scores: Iterator[Scored], output: str) -> None:

@@ -11,6 +11,7 @@ from scoreline.client import InvalidRequest, Model, ScoreResult
 from scoreline.client.exchange.bodies import is_blank, plain
 from scoreline.client.operations.pairs import Pair
 from scoreline.exit_codes import CommandError
+from scoreline.failures import in_python
 from scoreline.judging.backlog import Backlog
 from scoreline.judging.evaluation import Report, evaluate
 from scoreline.judging.labelled import Labelled
@@ -22,15 +23,6 @@ from scoreline.templates import labels_of
 ITEMS, TRUTH, QUERIES, GROUPS = "items", "truth", "queries", "groups"
 """The columns of the rows, which are called as the arguments that they come from."""
 
-_IN_PYTHON = {
-    "--keep-duplicates": "keep_duplicates=True",
-    "--means": "labels={name: label}",
-    "a --label": "labels",
-    "a --template": "a template",
-    "in the file": "in truth",
-}
-"""What messages of the commands say, and how it is said to a caller of Python."""
-
 
 @contextmanager
 def _as_value_errors() -> Iterator[None]:
@@ -38,10 +30,7 @@ def _as_value_errors() -> Iterator[None]:
     try:
         yield
     except CommandError as error:
-        message = str(error)
-        for words, ours in _IN_PYTHON.items():
-            message = message.replace(words, ours)
-        raise ValueError(message) from None
+        raise ValueError(in_python(str(error)).replace("in the file", "in truth")) from None
 
 
 class Evaluating:

@@ -132,7 +132,7 @@ class Scoring:
             rows = [json.loads(line) for line in file]
         if len(rows) != len(self._labelled.rows):
             raise CommandError(f"{self._labelled.name} has changed while it was scored: give the command again")
-        called, names = job.system.called(job.labels), new_columns(job.plan, job.labels, ())
+        called, names = job.system.called(job.labels), [*new_columns(job.plan, job.labels, ())]
         shares: list[list[float] | None]
         flips: list[float | None] | None = None
         if job.system.questions:

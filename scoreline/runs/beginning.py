@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.console import Console
 from scoreline.client import DEFAULT_URL, AsyncClient, Model, ScorelineError, Template
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import RunDisplay, label_mass_text
-from scoreline.runs.formats import STANDARD, Format
+from scoreline.runs.formats import STANDARD, Format, Kind
 from scoreline.runs.headings import missing_column
 from scoreline.runs.journal import Journal, Written, name_of_earlier_run
 from scoreline.runs.plan import Plan, new_columns
@@ -23,13 +23,17 @@ from scoreline.runs.reading import Source, open_source
 from scoreline.runs.run import MODEL, Opened, Run, all_columns, in_a_thread
 from scoreline.runs.scoring import RUN
 from scoreline.runs.windows import unwritten_windows
-from scoreline.runs.writing import open_sink, write_lines
+from scoreline.runs.writing import Sink, open_sink, write_lines
 from scoreline.templates import pinned, template_of
 
 SERVED = "served"  # the name in the journal of what the service served when the run began
 MAX_ERRORS = 1_000  # rows that are named by the command itself; the file beside the output names all
 CANCEL_SECONDS = 5.0  # for how long this tries to cancel the jobs of a run that ends without its output
 LOOK_SECONDS = 0.1  # how often this looks whether the service is away
+
+
+OpenSink = Callable[[Mapping[str, Kind]], Sink]
+"""Returns where rows with these new columns are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +47,22 @@ class Finished:
     model: Mapping[str, Any] | None  # the fingerprints of the one that has scored the rows; None: none has said them
 
 
-async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
-    """Do what a plan says, or the rest of it. Raises CommandError and ScorelineError."""
+async def run(
+    plan: Plan, client: AsyncClient, console: Console, source: Source | None = None, opened: OpenSink | None = None
+) -> Finished:
+    """Do what a plan says, or the rest of it. Raises CommandError and ScorelineError.
+
+    source: of the rows, if it is not the file that the plan names. opened: returns where rows are written, if that is
+    no file.
+    """
     check_input(plan)
-    source = open_source(plan.source, plan.source_format)
+    source = source or open_source(plan.source, plan.source_format)
     try:
         check_columns(source, plan)
         _check_folder(plan)
         if plan.restart:
             await _cancel_earlier(plan, client, console)
-        journal = Journal(plan.journal, plan.fingerprint(), plan.files, restart=plan.restart)
+        journal = Journal(plan.journal, plan.fingerprint(), plan.files, restart=plan.restart, shared=plan.shared_run)
         try:
             warnings: Sequence[str] = ()
             if not journal.is_finishing:
@@ -65,8 +75,9 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
                 if template is not None:
                     # Its file may be changed while this process goes on: then the service refuses the next job.
                     plan = replace(plan, options={**plan.options, "template": pinned(template)})
-                warnings = await _run(plan, source, journal, labels, client, console)
-            finish(plan, journal)
+                warnings = await _run(plan, source, journal, labels, client, console, opened)
+            if opened is None:
+                finish(plan, journal)
             model = journal.recall(MODEL)
             finished = Finished(journal.run_name, journal.written, list(journal.errors(MAX_ERRORS)), warnings, model)
         except BaseException:
@@ -82,7 +93,13 @@ async def run(plan: Plan, client: AsyncClient, console: Console) -> Finished:
 
 
 async def _run(
-    plan: Plan, source: Source, journal: Journal, labels: tuple[str, ...], client: AsyncClient, console: Console
+    plan: Plan,
+    source: Source,
+    journal: Journal,
+    labels: tuple[str, ...],
+    client: AsyncClient,
+    console: Console,
+    opened: OpenSink | None,
 ) -> list[str]:
     """Write all rows that are not written yet, and return the warnings of the service."""
     windows = unwritten_windows(source, plan.window, journal, plan.limit)
@@ -95,13 +112,11 @@ async def _run(
         journal.note("columns", taken)
     columns = None if has_own_columns else journal.remember("columns", taken)
     names = new_columns(plan, labels, taken)
-    sink = open_sink(
-        plan.target, plan.target_format, columns, names, source.schema, escape_formulas=plan.escape_formulas
-    )
+    sink = opened(names) if opened is not None else sink_of(plan, columns, names, source.schema)
     how_far = f"goes on: {journal.written.rows:,} rows are written already." if journal.is_resumed else "begins."
     console.print(f"The run {journal.run_name} {how_far}", highlight=False, soft_wrap=True)
     with RunDisplay(console) as display:
-        going = Run(Opened(plan, source, journal, labels, names, columns, sink), client, display, read)
+        going = Run(Opened(plan, source, journal, labels, [*names], columns, sink), client, display, read)
         if journal.is_resumed and not journal.written.windows:
             sink.remove()
         sink.resume(journal.written.state)
@@ -123,7 +138,7 @@ async def _run(
 
 async def _leave(jobs: int, plan: Plan, journal: Journal, client: AsyncClient, display: RunDisplay) -> None:
     """Cancel the jobs of a run that can't be resumed. Say of those of another run that they go on."""
-    if plan.journal is None:
+    if plan.journal is None and plan.shared_run is None:
         with suppress(ScorelineError, TimeoutError):
             async with asyncio.timeout(CANCEL_SECONDS):
                 await client.cancel_all(metadata={RUN: journal.run_name})
@@ -148,7 +163,12 @@ def finish(plan: Plan, journal: Journal) -> None:
             write_lines(plan.errors, journal.errors())
         elif journal.replaces:
             plan.errors.unlink(missing_ok=True)
-    open_sink(plan.target, plan.target_format, (), (), None).finish()
+    sink_of(plan, (), {}, None).finish()
+
+
+def sink_of(plan: Plan, columns: Sequence[str] | None, names: Mapping[str, Kind], schema: Any) -> Sink:
+    """Return where a plan has its rows written. Raises CommandError."""
+    return open_sink(plan.target, plan.target_format, columns, names, schema, escape_formulas=plan.escape_formulas)
 
 
 def check_columns(source: Source, plan: Plan) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from scoreline.client.decisions import Answer, Decision
 from scoreline.client.options import Permute
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import Row
+from scoreline.runs.formats import Kind, Row
 from scoreline.runs.prompts import EmptyTextError, Filling, Text
 
 _CONFIDENCE = "_confidence"
@@ -109,19 +109,21 @@ def probabilities_of(answer: Answer) -> dict[str, float]:
     return {str(name): share for name, share in answer.probabilities.items()}
 
 
-def answer_columns(questions: Mapping[str, Any], *, with_probabilities: bool = False) -> list[str]:
+def answer_columns(questions: Mapping[str, Any], *, with_probabilities: bool = False) -> list[tuple[str, Kind]]:
     """Return the columns of the answers: that of yes or no has the probability, so it needs no confidence.
 
     with_probabilities: each answer has three columns instead, with the probabilities of all its options, with the share
     of the orders of options whose answer is another one, if it was asked in several, and with the label mass.
     """
     if with_probabilities:
-        return [name + ending for name in questions for ending in (_PROBABILITIES, _FLIPS, _MASS)]
-    return [
-        name + ending
-        for name, question in questions.items()
-        for ending in (("",) if question["type"] == "noul" else ("", _CONFIDENCE))
-    ]
+        endings = ((_PROBABILITIES, Kind.SHARES), (_FLIPS, Kind.NUMBER), (_MASS, Kind.NUMBER))
+        return [(name + ending, kind) for name in questions for ending, kind in endings]
+    found: list[tuple[str, Kind]] = []
+    for name, question in questions.items():
+        found.append((name, Kind.TEXT if question["type"] == "choice" else Kind.NUMBER))
+        if question["type"] != "noul":
+            found.append((name + _CONFIDENCE, Kind.NUMBER))
+    return found
 
 
 def answer_cells(questions: Mapping[str, Any], decision: Decision, *, with_probabilities: bool = False) -> list[Any]:

@@ -21,6 +21,15 @@ class Unreadable:
     content: str  # what stands there, or so much of it that a change can be told
 
 
+class Kind(StrEnum):
+    """What the cells of a new column have."""
+
+    NUMBER = "number"
+    NUMBERS = "numbers"
+    TEXT = "text"
+    SHARES = "shares"  # numbers by names
+
+
 STANDARD = "-"
 """The name of standard input, or of standard output."""
 

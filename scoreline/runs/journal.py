@@ -7,6 +7,7 @@ journal counts them. If the output has more rows than that, they are removed on 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -73,16 +74,26 @@ class Journal:
     """An open journal. No other process can open it meanwhile."""
 
     def __init__(
-        self, path: Path | None, what: dict[str, Any], files: Sequence[Path] = (), *, restart: bool = False
+        self,
+        path: Path | None,
+        what: dict[str, Any],
+        files: Sequence[Path] = (),
+        *,
+        restart: bool = False,
+        shared: str | None = None,
     ) -> None:
         """Open the journal of a run, or begin one.
 
         path: None: keep it in memory, because the run can't be resumed. what: what the run is about; a journal that is
         there must be about the same. files: those that the run is going to create in the same folder. restart: throw
-        away a journal that is there, and the files that it names. Raises CommandError, also if another process has the
-        journal open, and if one of the files is there without a journal that names it.
+        away a journal that is there, and the files that it names. shared: the name of a run of which other processes
+        score parts, so that the same rows are the same jobs in all of them.
+
+        Raises CommandError, also if another process has the journal open, and if one of the files is there without a
+        journal that names it.
         """
         self._path = path
+        self.shared = shared
         self._jobs: dict[str, str] = {}  # the id of each job by its key
         self._attempts: dict[str, int] = {}
         was_there = path is not None and path.exists()
@@ -159,8 +170,9 @@ class Journal:
                 self._connection.execute(f"DROP TABLE {table}")
             for statement in _SCHEMA:
                 self._connection.execute(statement)
-            self.note("id", run_id := secrets.token_hex(8))
-            self.note("name", _name_of(self._path, run_id))
+            run_id = secrets.token_hex(8) if self.shared is None else _shared_id(self.shared, what)
+            self.note("id", run_id)
+            self.note("name", self.shared or _name_of(self._path, run_id))
             self.note("what", what)
             self.note("files", [file.name for file in files])
             self.note("replaces", restart)
@@ -286,6 +298,12 @@ def _name_of(path: Path | None, run_id: str) -> str:
     """Return a name for a run that tells it from all others, and that a shell takes as it is."""
     output = "stdout" if path is None else path.stem
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', output)[-_NAME_CHARACTERS:].lstrip('-')}-{run_id[:8]}"
+
+
+def _shared_id(name: str, what: dict[str, Any]) -> str:
+    """Return what the keys of a run begin with in every process that takes part in it and asks the same."""
+    asked = json.dumps([name, what], sort_keys=True, default=str).encode()
+    return hashlib.blake2b(asked, digest_size=8).hexdigest()
 
 
 def name_of_earlier_run(path: Path | None) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import Format, Row, foreign, lost, unfinished
+from scoreline.runs.formats import Format, Kind, Row, foreign, lost, unfinished
 from scoreline.runs.storing import (
     UNFINISHED_SEGMENT,
     give_name,
@@ -23,6 +23,9 @@ try:
     from pyarrow import parquet as pq
 except ImportError:
     raise CommandError("Parquet needs the package pyarrow: pip install pyarrow", ExitCode.USAGE) from None
+
+TYPES = {Kind.NUMBER: pa.float64(), Kind.NUMBERS: pa.list_(pa.float64()), Kind.TEXT: pa.string()}
+"""The types of new columns."""
 
 BATCH_ROWS = 1_000
 """Rows that are read at a time."""
@@ -71,12 +74,12 @@ class ParquetSink:
     schema: the types of the input's columns; None: each column gets the type of its values.
     """
 
-    def __init__(self, path: Path, columns: Sequence[str], new_columns: Sequence[str], schema: Any) -> None:
+    def __init__(self, path: Path, columns: Sequence[str], new_columns: Mapping[str, Kind], schema: Any) -> None:
         self._path = path
         self._folder = unfinished(path, Format.PARQUET)
         self._whole = self._folder / UNFINISHED_SEGMENT
         self._columns = [*columns, *new_columns]
-        self._new_columns = list(new_columns)
+        self._new_columns = new_columns
         self._schema = schema
         self._segments = 0
 
@@ -107,9 +110,6 @@ class ParquetSink:
         """Make one file of all segments."""
         schemas = [pq.read_schema(self._segment(n)) for n in range(self._segments)]
         schema = _unified(schemas) if schemas else self._table([]).schema
-        for place, field in enumerate(schema):  # of which no row has a score
-            if field.name in self._new_columns and pa.types.is_null(field.type):
-                schema = schema.set(place, field.with_type(pa.float64()))
         with pq.ParquetWriter(self._whole, schema) as writer:
             for n in range(self._segments):
                 writer.write_table(_cast(pq.read_table(self._segment(n)), schema))
@@ -133,7 +133,7 @@ class ParquetSink:
             values = [row.get(name) for row in rows]
             kind = None
             if name in self._new_columns:
-                kind = _kind(values)
+                kind = TYPES[self._new_columns[name]]
             elif self._schema is not None:
                 kind = self._schema.field(name).type
             array = _array(values, kind)
@@ -142,14 +142,6 @@ class ParquetSink:
             fields.append(self._schema.field(name) if known else pa.field(name, array.type))
         metadata = None if self._schema is None else self._schema.metadata
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
-
-
-def _kind(values: Sequence[Any]) -> Any:
-    """Return the type of a new column: of numbers, lists of numbers or texts."""
-    one = next((value for value in values if value is not None), None)
-    if one is None:
-        return pa.null()
-    return pa.string() if isinstance(one, str) else pa.list_(pa.float64()) if isinstance(one, list) else pa.float64()
 
 
 def _array(values: Sequence[Any], kind: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from scoreline.client import Model
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.decisions import StateColumns, answer_columns
-from scoreline.runs.formats import STANDARD, Format, unfinished
+from scoreline.runs.formats import STANDARD, Format, Kind, unfinished
 from scoreline.runs.prompts import Columns, check_template
 from scoreline.runs.windows import WindowSize
 from scoreline.templates import labels_of
@@ -62,6 +62,7 @@ class Plan:
     escape_formulas: bool = False  # in CSV and TSV
     concurrency: int = 256  # jobs that wait or run at the same time
     restart: bool = False  # throw away what an earlier run has written
+    shared_run: str | None = None  # the name of a run of which several processes each score a part
 
     @property
     def journal(self) -> Path | None:
@@ -139,27 +140,30 @@ class Plan:
         }
 
 
-def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> list[str]:
-    """Return the names of the columns that the run adds: one for each label or question, and what belongs to them.
+def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> dict[str, Kind]:
+    """Return the columns that the run adds: one for each label or question, and what belongs to them.
 
     labels: of the plan, or of its template. taken: the columns of the input. Raises CommandError.
     """
+    found: list[tuple[str, Kind]]
     if plan.questions:
-        return _free(
-            [plan.prefix + name for name in answer_columns(plan.questions, with_probabilities=plan.with_probabilities)],
-            taken,
-        )
-    plain = [label.strip() for label in labels]
-    distinct = plain if all(plain) and len(set(plain)) == len(plain) else list(labels)
-    names = [plan.prefix + name for name in ((SCORES, BEST_LABEL) if plan.columns.labels else distinct)]
-    names += [plan.prefix + name for name in plan.of_each_row]
-    return _free(names, taken)
+        found = answer_columns(plan.questions, with_probabilities=plan.with_probabilities)
+    elif plan.columns.labels:
+        found = [(SCORES, Kind.NUMBERS), (BEST_LABEL, Kind.TEXT)]
+    else:
+        plain = [label.strip() for label in labels]
+        distinct = plain if all(plain) and len(set(plain)) == len(plain) else labels
+        found = [(label, Kind.NUMBER) for label in distinct]
+    if not plan.questions:
+        found += [(name, Kind.TEXT if name == ACTION else Kind.NUMBER) for name in plan.of_each_row]
+    names = [plan.prefix + name for name, _ in found]
+    check_free(names, taken)
+    return dict(zip(names, (kind for _, kind in found), strict=True))
 
 
-def _free(names: list[str], taken: Sequence[str]) -> list[str]:
-    """Return the names of new columns. Raises CommandError if one is taken."""
+def check_free(names: Sequence[str], taken: Sequence[str]) -> None:
+    """Raise CommandError if the name of a new column is taken."""
     for name in names:
         if name in taken or names.count(name) > 1:
             message = f"there would be two columns {name!r}: give the new ones another name, as with --column-prefix p_"
             raise CommandError(message, ExitCode.USAGE)
-    return names

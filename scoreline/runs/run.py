@@ -206,7 +206,7 @@ class Run:
             for warning in job.warnings:
                 # Warnings that differ only in their figures are shown once.
                 if len(self._warnings) < MAX_WARNINGS:
-                    self._warnings.setdefault(_FIGURES.sub("#", warning), warning)
+                    self._warnings.setdefault(without_figures(warning), warning)
 
         return Listener(on_scored, on_refused, on_counted)
 
@@ -266,6 +266,11 @@ class Run:
             self._progressed.waits = self._scorer.waits
             self._display.show(self._progressed)
             await asyncio.sleep(SHOW_SECONDS)
+
+
+def without_figures(warning: str) -> str:
+    """Return what a warning has in common with those that differ only in their figures."""
+    return _FIGURES.sub("#", warning)
 
 
 def empty_rows(source: Source, window: Window, empty: Mapping[int, EmptyTextError]) -> CommandError:

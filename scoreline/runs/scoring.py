@@ -178,7 +178,12 @@ class GroupScorer:
             key = f"{base}-{self._journal.attempt(base)}"
             job_id = self._journal.job(key)
             if job_id is None:
-                job_id = (await self._submitted(key, query, items, labels)).id
+                job = await self._submitted(key, query, items, labels)
+                if job.ended and job.status != "succeeded" and self._journal.shared is not None:
+                    # That of a task that was tried before.
+                    self._journal.begin_attempt(base, key, window)
+                    continue
+                job_id = job.id
                 self._journal.add_job(key, window, job_id)
             try:
                 with self._under_way(key):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scoreline.client import AsyncClient, InvalidRequest
+from scoreline.client import AsyncClient, DryRun, InvalidRequest
 from scoreline.runs.beginning import check_columns, check_input
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import Empty, Plan, new_columns
@@ -52,7 +52,7 @@ async def try_out(plan: Plan, client: AsyncClient) -> Trial:
             if not trial.rows:
                 taken = source.columns if source.columns is not None else all_columns([window])
                 plan.check_templates(source.name, taken)
-                trial.new_columns = new_columns(plan, labels, taken)
+                trial.new_columns = [*new_columns(plan, labels, taken)]
             groups, wrong, empty = window.groups(plan.columns)
             trial.rows += len(window.rows)
             trial.jobs += len(groups)
@@ -78,13 +78,8 @@ async def _ask(trial: Trial, groups: list[Group], plan: Plan, client: AsyncClien
     """Ask the service what some groups would take, and estimate from that what all rows take."""
     rows = 0
     for group in groups:
-        labels: Any = group.labels or plan.labels or None
         try:
-            if plan.questions:
-                found = await client.dry_run_decision(group.query, plan.questions, priority="bulk", **plan.options)
-            else:
-                query: Any = group.query
-                found = await client.dry_run(query, group.items, labels=labels, **plan.options, priority="bulk")
+            found = await dry_run(group, plan, client)
         except InvalidRequest as error:
             if error.param not in ("query", "state") and place_of(error, group, len(group.items)) is None:
                 raise  # The options are wrong, not the rows.
@@ -98,3 +93,12 @@ async def _ask(trial: Trial, groups: list[Group], plan: Plan, client: AsyncClien
     share = (trial.rows - trial.empty - trial.failed) / rows if rows else 0.0
     trial.prompt_tokens *= share
     trial.seconds = None if trial.seconds is None else trial.seconds * share
+
+
+async def dry_run(group: Group, plan: Plan, client: AsyncClient) -> DryRun:
+    """Return what the job of a group would take. Raises ScorelineError."""
+    if plan.questions:
+        return await client.dry_run_decision(group.query, plan.questions, priority="bulk", **plan.options)
+    query: Any = group.query
+    labels: Any = group.labels or plan.labels or None
+    return await client.dry_run(query, group.items, labels=labels, priority="bulk", **plan.options)

@@ -54,6 +54,10 @@ class Group:
         """Whether another row of this query begins another group."""
         return len(self.items) >= MAX_ITEMS or self.characters >= MAX_GROUP_CHARACTERS
 
+    def part(self, begin: int, end: int) -> Group:
+        """Return some of the rows."""
+        return Group(self.query, self.rows[begin:end], self.items[begin:end], self.labels[begin:end])
+
 
 @dataclass(slots=True)
 class Window:

@@ -7,14 +7,14 @@ import gzip
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, foreign, is_packed, lost, unfinished
+from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Kind, Row, foreign, is_packed, lost, unfinished
 from scoreline.runs.storing import give_name, remove_unfinished, store_for_good
 
 LINES_AT_ONCE = 1_000
@@ -57,15 +57,15 @@ def open_sink(
     name: str,
     file_format: Format,
     columns: Sequence[str] | None,
-    new_columns: Sequence[str],
+    new_columns: Mapping[str, Kind],
     schema: Any,
     *,
     escape_formulas: bool = False,
 ) -> Sink:
     """Return where rows are written: to a file, or to standard output for ``-``.
 
-    columns: of the input; None: those of each row, which only JSON lines can have. new_columns: follow these, and hold
-    numbers. schema: the types of the columns, if they come from a Parquet file. escape_formulas: keep spreadsheets from
+    columns: of the input; None: those of each row, which only JSON lines can have. new_columns: follow these.
+    schema: the types of the columns, if they come from a Parquet file. escape_formulas: keep spreadsheets from
     computing what the cells of a CSV or TSV say. Raises CommandError.
     """
     if file_format is Format.PARQUET:
@@ -76,7 +76,7 @@ def open_sink(
         return ParquetSink(Path(name), columns or [], new_columns, schema)
     layout: _Layout = _Layout()
     if file_format is not Format.JSON_LINES:
-        layout = _Delimited(file_format, columns or [], new_columns, escape_formulas=escape_formulas)
+        layout = _Delimited(file_format, columns or [], [*new_columns], escape_formulas=escape_formulas)
     return StandardOutput(layout) if name == STANDARD else TextSink(Path(name), layout)
 
 

@@ -1,0 +1,51 @@
+"""Functions of DuckDB that score the rows of a query. They need ``pip install "scoreline[frames]" duckdb``.
+
+>>> import duckdb
+>>> import scoreline.duckdb
+>>> con = duckdb.connect()
+>>> scoreline.duckdb.register(
+...     con, "sentiment", query="Review: ", item_template="{item}\\nSentiment:", labels=[" positive", " negative"]
+... )
+>>> con.sql("SELECT sentiment('A lovely room.').positive > 0.5").fetchone()
+(True,)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from scoreline.frames.functions import Function
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> None:
+    """Make a function of SQL that returns a struct, with a field for each label or question of each row.
+
+    asked: as for :func:`scoreline.frames.asking`, without the names of columns. With ``questions`` the function takes
+    a state: ``triage(body)``; with labels, or a template, ``query`` is the query of all rows, and the function takes an
+    item: ``sentiment(review)``; without ``query`` it takes both: ``relevance(query, document)``. A null gives null.
+
+    DuckDB hands over some 2,000 rows at a time: the rows of a query are computed together if they stand side by side,
+    as after ``ORDER BY query``. Raises TableError and ScorelineError.
+    """
+    function = Function(asked)
+    types = {field.name: "DOUBLE" if pa.types.is_floating(field.type) else "VARCHAR" for field in function.fields}
+
+    def of_one(column: pa.Array) -> pa.Array:
+        return function(column)
+
+    def of_two(queries: pa.Array, items: pa.Array) -> pa.Array:
+        return function(queries, items)
+
+    connection.create_function(
+        name,
+        of_one if len(function.parameters) == 1 else of_two,  # DuckDB counts the parameters.
+        ["VARCHAR"] * len(function.parameters),
+        connection.struct_type(types),
+        type="arrow",
+        null_handling="special",
+    )

@@ -1,0 +1,240 @@
+"""What is asked about each row of a table, and of which service: the same for all kinds of tables and engines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypedDict
+
+from scoreline.client import AsyncClient, LabelNormalization, LabelScoring, Model
+from scoreline.client.decisions import Questions, bodies_of
+from scoreline.client.options import Permute
+from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.frames.errors import as_table_errors
+from scoreline.runs.columns import read_columns
+from scoreline.runs.decisions import StateColumns, permute_of, read_questions
+from scoreline.runs.formats import STANDARD, Format, Kind
+from scoreline.runs.plan import RELEVANCE, Empty, Plan, Remedy, check_free, new_columns
+from scoreline.runs.prompts import Columns
+from scoreline.runs.windows import WindowSize
+
+WINDOW = WindowSize(20_000, 32 * 1024 * 1024)
+"""How many rows, and characters, are in memory at a time. Rows of one query within them are scored together."""
+
+
+class TableOptions(TypedDict, total=False):
+    """How the rows of a table are scored.
+
+    column_prefix: what the names of the new columns begin with.
+    on_error, on_too_long: ``"fail"``: a row that can't be scored, or has more tokens than the model takes, ends the
+    whole with an error; ``"skip"``: its cells are null. empty: the same for a row without a text; ``"score"`` scores it
+    like any other.
+    max_items, max_tokens: raise CostError, before anything is scored, if the rows are more, or their prompts have more
+    tokens, which the service counts first.
+    run: the name of a run. Whoever asks the same of the same rows under the same name gets the scores of the jobs that
+    are there, so a task that is tried again, or done twice, scores nothing twice.
+    concurrency: jobs at a time. patience: seconds for which a service that is away is waited for, once it has answered.
+    url, api_key: those of the service; None: as for :class:`Client`. model: the name of a model; None: the served one.
+    """
+
+    column_prefix: str
+    on_error: Literal["fail", "skip"]
+    on_too_long: Literal["fail", "skip"]
+    empty: Literal["fail", "skip", "score"]
+    max_items: int | None
+    max_tokens: int | None
+    run: str | None
+    concurrency: int
+    patience: float
+    url: str | None
+    api_key: str | None
+    model: str | None
+
+
+class PromptOptions(TableOptions, total=False):
+    """The same, and what the model is asked about an item, as :meth:`Client.score` takes it.
+
+    Templates may name further columns, as in ``"{item} ({column:city})"``.
+    """
+
+    label_scoring: LabelScoring | None
+    label_normalization: LabelNormalization | None
+    apply_softmax: bool
+    temperature: float | None
+    query_template: str | None
+    item_template: str | None
+    template: str | None
+    instruction: str | None
+    baseline: Sequence[str] | None
+    calibration: str | None
+    threshold: str | None
+
+
+_NOT_SENT = ("column_prefix", "on_error", "on_too_long", "empty", "run", "concurrency")
+_OF_THE_CALLER = ("max_items", "max_tokens", "patience", "url", "api_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is asked about each row. It can be sent to other processes."""
+
+    plan: Plan
+    only_relevance: bool = False  # whether labels are the service's own business
+    max_items: int | None = None
+    max_tokens: int | None = None
+    patience: float = 3600.0
+    url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that are read."""
+        names = [name for name, _ in self.plan.columns.named]
+        return list(dict.fromkeys([*names, *(name for one in self.plan.columns.fillings for name in one.columns)]))
+
+    def client(self) -> AsyncClient:
+        """Return a client of the service."""
+        return AsyncClient(self.url, api_key=self.api_key, retry_seconds=self.patience, outage_seconds=self.patience)
+
+    def of_served(self, models: Sequence[Model]) -> Asking:
+        """Return the same for what a service serves. Raises TableError."""
+        if not self.only_relevance or self.plan.options.get("template") is not None:
+            return self
+        wanted = self.plan.options.get("model")
+        named = [one for one in models if wanted is None or wanted == one.id or wanted in one.aliases]
+        template = next((one.template for one in named if one.template is not None), None)
+        if template is None:
+            return self  # a model that was trained to rank needs none
+        return replace(self, plan=replace(self.plan, options={**self.plan.options, "template": template}))
+
+    def columns(self, models: Sequence[Model], taken: Sequence[str]) -> dict[str, Kind]:
+        """Return the new columns. models: what the service serves. taken: the columns of the table.
+
+        Raises TableError.
+        """
+        with as_table_errors():
+            if self.only_relevance:
+                name = self.plan.prefix + RELEVANCE
+                check_free([name], taken)
+                return {name: Kind.NUMBER}
+            plan, labels = self.plan.of_served(models)
+            return new_columns(plan, labels, taken)
+
+
+def scoring(
+    item_column: str,
+    *,
+    query_column: str | None = None,
+    query: str | None = None,
+    labels: Sequence[str] = (),
+    label_columns: Sequence[str] = (),
+    **options: Any,
+) -> Asking:
+    """Return the question how probable labels are behind the query and the item of each row.
+
+    query_column, query: where the query is, or the same one for all rows. labels: none for a ``template`` that has
+    some, or for a model with classes. label_columns: those with the labels of each row. options: PromptOptions.
+    Raises TableError and TypeError.
+    """
+    given = _checked(options, PromptOptions)
+    with as_table_errors():
+        if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
+            raise CommandError("labels must be a list of texts", ExitCode.USAGE)
+        columns = read_columns(
+            item_column, query_column, query, given, label_columns, scores_empty=given.get("empty") == Empty.SCORE
+        )
+        sent = {f"{one.place}_template": one.sent for one in columns.fillings}
+        return _asking(columns, {**given, **sent}, tuple(labels))
+
+
+def ranking(
+    document_column: str, *, query_column: str | None = None, query: str | None = None, **options: Any
+) -> Asking:
+    """Return the question how relevant the document of each row is to its query.
+
+    options: PromptOptions. Without ``template``, the one of the model says what relevance is.
+    """
+    asking = scoring(document_column, query_column=query_column, query=query, **options)
+    return replace(asking, only_relevance=True)
+
+
+def deciding(
+    questions: Questions | str | os.PathLike[str],
+    *,
+    state_column: str | None = None,
+    state_columns: Sequence[str] | None = None,
+    permute: Permute | None = None,
+    **options: Any,
+) -> Asking:
+    """Return questions about the state of each row, which is a column, or an object with several.
+
+    questions: as those of :meth:`Client.decide`, or a file with them as JSON. permute: as there. options:
+    TableOptions.
+    """
+    given = _checked(options, TableOptions)
+    with as_table_errors():
+        bodies = read_questions(os.fspath(questions)) if isinstance(questions, str | os.PathLike) else None
+        if (state_column is None) == (state_columns is None):
+            raise CommandError("give either state_column or state_columns", ExitCode.USAGE)
+        names = (state_column,) if state_column is not None else tuple(state_columns or ())
+        if not names or len(set(names)) < len(names):
+            raise CommandError("state_columns must be different names", ExitCode.USAGE)
+        if permute is not None:
+            given["permute"] = permute_of(str(permute))
+        columns = StateColumns(names, is_object=state_column is None, scores_empty=given.get("empty") == Empty.SCORE)
+        found = bodies if bodies is not None else bodies_of(questions)  # type: ignore[arg-type]
+        return _asking(columns, given, (), found)
+
+
+def asking(**asked: Any) -> Asking:
+    """Return what is asked: with ``questions`` as :func:`deciding`; with labels or a template as :func:`scoring`.
+
+    With neither, it is the relevance, as :func:`ranking` has it.
+    """
+    if "questions" in asked:
+        return deciding(asked.pop("questions"), **asked)
+    of_scores = ("labels", "label_columns", "template", "calibration", "threshold")
+    of_items = scoring if any(asked.get(name) for name in of_scores) else ranking
+    if "item_column" not in asked:
+        raise TypeError("give item_column, or questions and state_column")
+    return of_items(asked.pop("item_column"), **asked)
+
+
+def _checked(options: Mapping[str, Any], known: type) -> dict[str, Any]:
+    for name in options:
+        if name not in known.__annotations__:
+            raise TypeError(f"there is no option {name!r} here")
+    return dict(options)
+
+
+def _asking(
+    columns: Columns | StateColumns,
+    options: Mapping[str, Any],
+    labels: tuple[str, ...],
+    questions: Mapping[str, Any] | None = None,
+) -> Asking:
+    for name, kind in (("on_error", Remedy), ("on_too_long", Remedy), ("empty", Empty)):
+        if options.get(name, "fail") not in [*kind]:
+            choices = ", ".join(map(repr, map(str, kind)))
+            raise CommandError(f"{name} must be one of {choices}, not {options[name]!r}", ExitCode.USAGE)
+    sent = {name: value for name, value in options.items() if name not in (*_NOT_SENT, *_OF_THE_CALLER)}
+    plan = Plan(
+        source=STANDARD,
+        source_format=Format.PARQUET,
+        target=STANDARD,
+        target_format=Format.JSON_LINES,
+        columns=columns,
+        labels=labels,
+        options={name: value for name, value in sent.items() if value},
+        window=WINDOW,
+        questions=questions or {},
+        prefix=options.get("column_prefix", ""),
+        on_error=Remedy(options.get("on_error", "fail")),
+        on_too_long=Remedy(options.get("on_too_long", "fail")),
+        empty=Empty(options.get("empty", "fail")),
+        concurrency=options.get("concurrency", 256),
+        shared_run=options.get("run"),
+    )
+    own = {name: options[name] for name in _OF_THE_CALLER if name in options}
+    return Asking(plan, **own)

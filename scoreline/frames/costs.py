@@ -1,0 +1,72 @@
+"""Count what scoring the rows of a table would take, by asking the service about each query and scoring nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from scoreline.client import AsyncClient, InvalidRequest, RequestTooLarge
+from scoreline.client.background import Background
+from scoreline.frames.asking import Asking
+from scoreline.frames.errors import CostError, as_table_errors
+from scoreline.runs.journal import Journal
+from scoreline.runs.plan import Plan
+from scoreline.runs.reading import Source
+from scoreline.runs.run import in_a_thread
+from scoreline.runs.trial import dry_run
+from scoreline.runs.windows import Group, unwritten_windows
+
+AT_ONCE = 16
+"""Requests that are under way at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What scoring some rows takes. Rows that can't be scored take nothing."""
+
+    items: int  # rows
+    prompt_tokens: int | None  # the lengths of all prompts, summed; None: they were not counted
+
+    def check(self, max_items: int | None, max_tokens: int | None) -> None:
+        """Raise CostError if it is more than somebody allows. None: any number."""
+        for found, most, what in ((self.items, max_items, "items"), (self.prompt_tokens, max_tokens, "tokens")):
+            if most is not None and found is not None and found > most:
+                raise CostError(f"{found:,} {what} are more than the {most:,} that max_{what} leaves: none is scored")
+
+
+def cost_of(asking: Asking, source: Source, *, tokens: bool) -> Cost:
+    """Return what scoring rows takes. tokens: whether tokens are counted. Raises TableError and ScorelineError."""
+    client = asking.client()
+    with Background(client) as background, as_table_errors():
+        return background.start(_cost_of(asking.plan, client, source, tokens=tokens)).result()
+
+
+async def _cost_of(plan: Plan, client: AsyncClient, source: Source, *, tokens: bool) -> Cost:
+    room = asyncio.Semaphore(AT_ONCE)
+    items = prompt_tokens = 0
+
+    async def count(group: Group) -> None:
+        nonlocal prompt_tokens
+        try:
+            # A row that is refused takes nothing, and so do its neighbours until the run has left it out.
+            found = await dry_run(group, plan, client)
+            prompt_tokens += found.prompt_tokens
+        except (InvalidRequest, RequestTooLarge):
+            middle = len(group.rows) // 2
+            halves = (group.part(0, middle), group.part(middle, len(group.rows))) if middle else ()
+            for half in halves:
+                await count(half)
+
+    async def count_in_turn(group: Group) -> None:
+        async with room:
+            await count(group)
+
+    windows = unwritten_windows(source, plan.window, Journal(None, {}))
+    while (window := await in_a_thread(lambda: next(windows, None))) is not None:
+        groups, _, _ = window.groups(plan.columns)
+        items += sum(len(group.rows) for group in groups)
+        if tokens:
+            async with asyncio.TaskGroup() as tasks:
+                for group in groups:
+                    tasks.create_task(count_in_turn(group))
+    return Cost(items, prompt_tokens if tokens else None)

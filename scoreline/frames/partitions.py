@@ -1,0 +1,62 @@
+"""Parts of a table that several processes score, as Ray and Spark divide it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from scoreline.frames.asking import Asking, asking
+from scoreline.frames.streams import served
+from scoreline.frames.tables import table_of, with_columns
+from scoreline.runs.formats import Kind
+
+COUNTED = pa.schema([("items", pa.int64()), ("tokens", pa.int64())])
+"""What counting gives for each part."""
+
+
+def of_parts(asked: Mapping[str, Any], engine: str) -> Asking:
+    """Return what is asked of parts. Without ``run``, it gets a name that no other run has. Raises TableError."""
+    return asking(**{"run": f"{engine}-{secrets.token_hex(8)}", **asked})
+
+
+def new_of_parts(wanted: Asking, columns: list[str]) -> dict[str, Kind]:
+    """Return the new columns of all parts. columns: those of the table. Raises TableError and ScorelineError."""
+    models = served(wanted)
+    return wanted.of_served(models).columns(models, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Scores a part. Its caps hold for all parts together, so they are checked before, and not here."""
+
+    asking: Asking
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a part with their new columns. Raises TableError and ScorelineError."""
+        stream = iter(batches)
+        for first in stream:
+            reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], stream))
+            yield from with_columns(reader, replace(self.asking, max_items=None, max_tokens=None))
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Counts what scoring a part would take."""
+
+    asking: Asking
+    tokens: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row for each batch of a part: see COUNTED. Raises TableError and ScorelineError."""
+        for batch in batches:
+            table = table_of(batch)
+            table.check(self.asking)
+            found = table.cost(self.asking, tokens=self.tokens)
+            yield pa.RecordBatch.from_pydict(
+                {"items": [found.items], "tokens": [found.prompt_tokens or 0]}, schema=COUNTED
+            )

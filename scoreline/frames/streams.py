@@ -1,0 +1,175 @@
+"""Have the rows of a table scored as they come, in bounded memory, by a run in another thread."""
+
+from __future__ import annotations
+
+import io
+import queue
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+from rich.console import Console
+
+from scoreline.client import Model
+from scoreline.client.background import Background
+from scoreline.frames.asking import Asking
+from scoreline.frames.errors import as_table_errors
+from scoreline.runs.beginning import Finished, run
+from scoreline.runs.formats import Format, Kind, Row
+from scoreline.runs.parquet import TYPES
+from scoreline.runs.run import without_figures
+from scoreline.runs.writing import Sink
+
+NAME = "the table"
+WINDOWS_READY = 2
+"""Windows of rows that are scored and not taken yet."""
+
+
+class Chunk(Protocol):
+    """Some rows of a table of any kind."""
+
+    def __len__(self) -> int: ...
+    def slice(self, offset: int, length: int, /) -> Self: ...
+
+
+C = TypeVar("C", bound=Chunk)
+
+
+class TableSource(Generic[C]):
+    """The rows of a table, with those of its columns that are read; and its chunks, until their scores are there."""
+
+    unit = "row"
+
+    def __init__(
+        self, chunks: Iterable[C], columns: Sequence[str], rows: Callable[[C, list[str]], Iterable[Row]], schema: Any
+    ) -> None:
+        """columns: those that are read. rows: returns the rows of a chunk with these. schema: Arrow's, if any."""
+        self.name = NAME
+        self.columns: list[str] | None = list(columns)
+        self.schema = schema
+        self._chunks, self._rows = chunks, rows
+        self._kept: deque[C] = deque()
+
+    def __iter__(self) -> Iterator[tuple[int, Row]]:
+        assert self.columns is not None
+        number = 0
+        for chunk in self._chunks:
+            if not len(chunk):
+                continue
+            self._kept.append(chunk)
+            for row in self._rows(chunk, self.columns):
+                yield number, row
+                number += 1
+
+    def beside(self, scored: Iterable[pa.RecordBatch]) -> Iterator[tuple[C, pa.RecordBatch]]:
+        """Yield the chunks of the table, cut where it is necessary, with the new columns of their rows."""
+        for new in scored:
+            begin = 0
+            while begin < len(new):
+                chunk = self._kept.popleft()
+                if len(chunk) > len(new) - begin:
+                    self._kept.appendleft(chunk.slice(len(new) - begin, len(chunk) - len(new) + begin))
+                    chunk = chunk.slice(0, len(new) - begin)
+                yield chunk, new.slice(begin, len(chunk))
+                begin += len(chunk)
+
+    def share_read(self) -> float | None:
+        """Nobody knows."""
+        return None
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class _Ready:
+    """Scored rows that wait to be taken, as arrays. A window more waits in the thread that hands it over."""
+
+    def __init__(self) -> None:
+        self._found: queue.SimpleQueue[pa.RecordBatch | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(WINDOWS_READY)
+
+    def put(self, batch: pa.RecordBatch) -> None:
+        self._room.acquire()
+        self._found.put(batch)
+
+    def end(self) -> None:
+        self._found.put(None)
+
+    def give_up(self) -> None:
+        """Keep nobody waiting who hands something over."""
+        self._room.release(1_000_000)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while (batch := self._found.get()) is not None:
+            self._room.release()
+            yield batch
+
+
+class _ArraySink:
+    """Takes rows with new columns, and hands over those that are wanted."""
+
+    def __init__(self, ready: _Ready, wanted: Mapping[str, Kind], new: Mapping[str, Kind]) -> None:
+        self._ready = ready
+        # The relevance that a model gives which was trained to rank is its only score, by the name of its class.
+        self._columns = {name: (name if name in new else next(iter(new)), kind) for name, kind in wanted.items()}
+
+    def resume(self, state: int) -> None:
+        assert state == 0
+
+    def write(self, rows: Sequence[Row]) -> int:
+        arrays = {name: pa.array([row[of] for row in rows], TYPES[kind]) for name, (of, kind) in self._columns.items()}
+        self._ready.put(pa.RecordBatch.from_pydict(arrays))
+        return 0
+
+    def complete(self) -> None: ...
+    def finish(self) -> None: ...
+    def remove(self) -> None: ...
+
+
+def served(asking: Asking) -> list[Model]:
+    """Return what the service serves. Raises ScorelineError."""
+    client = asking.client()
+    with Background(client) as background:
+        return background.start(client.models()).result()
+
+
+def scored(
+    asking: Asking, source: TableSource[Any], columns: Mapping[str, Kind], warned: set[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the new columns of all rows, in their order. Raises TableError and ScorelineError.
+
+    columns: those that are wanted of the new ones. warned: what was warned of before, and is not said again. Whoever
+    ends the iteration early has the jobs cancelled.
+    """
+    ready, client = _Ready(), asking.client()
+    with Background(client) as background, as_table_errors():
+        console = Console(file=io.StringIO(), quiet=True)
+        opened: Callable[[Mapping[str, Kind]], Sink] = lambda new: _ArraySink(ready, columns, new)  # noqa: E731
+        running = background.start(run(asking.plan, client, console, source, opened))
+        running.add_done_callback(lambda _: ready.end())
+        try:
+            yield from ready
+        finally:
+            ready.give_up()
+        _warn(running.result(), set() if warned is None else warned)
+
+
+def written(asking: Asking, source: TableSource[Any], output: str, *, restart: bool) -> None:
+    """Have a Parquet file written of all rows, or what is left of it to do. Raises TableError and ScorelineError."""
+    plan = replace(asking.plan, target=output, target_format=Format.PARQUET, restart=restart)
+    client = asking.client()
+    with Background(client) as background, as_table_errors():
+        running = background.start(run(plan, client, Console(file=io.StringIO(), quiet=True), source))
+        _warn(running.result(), set())
+
+
+def _warn(finished: Finished, warned: set[str]) -> None:
+    for warning in finished.warnings:
+        # What differs only in its figures is the same.
+        if (kind := without_figures(warning)) not in warned:
+            warned.add(kind)
+            warnings.warn(warning, stacklevel=5)

@@ -1,0 +1,73 @@
+"""Score the rows of a dataset of Ray in several processes. It needs ``pip install "scoreline[frames]"``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from scoreline.frames.costs import Cost
+from scoreline.frames.partitions import Counting, Scoring, of_parts
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+
+class Scorer:
+    """What ``map_batches`` takes: it returns a batch with its new columns.
+
+    asked: as for :func:`scoreline.frames.asking`. ``run`` must be there: by this name, a batch that Ray computes again
+    gets the scores that are there. Rows of a query are computed together if they are in the same batch.
+
+    >>> scored = dataset.map_batches(
+    ...     scoreline.ray.Scorer,
+    ...     fn_constructor_kwargs={"item_column": "review", "query": "", "labels": [" yes", " no"], "run": "may-2026"},
+    ...     batch_format="pyarrow",
+    ...     batch_size=5_000,
+    ... )  # doctest: +SKIP
+    """
+
+    def __init__(self, *, run: str, **asked: Any) -> None:
+        """Raise TableError if what is asked is wrong."""
+        if {"max_items", "max_tokens"} & asked.keys():
+            raise TypeError("a batch knows no other: give max_items and max_tokens to scoreline.ray.scored")
+        self._scoring = Scoring(of_parts({**asked, "run": run}, "ray"))
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """Return a batch with its scores. Raises TableError and ScorelineError."""
+        found = list(self._scoring(batch.to_batches()))
+        return pa.Table.from_batches(found) if found else batch
+
+
+def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **asked: Any) -> Dataset:
+    """Return a dataset with the new columns.
+
+    batch_size: rows that are scored at a time. workers: processes that hand them over at a time; the service computes.
+    asked: as for :func:`scoreline.frames.asking`. With ``max_items`` or ``max_tokens``, all rows are counted first.
+
+    Raises TableError, CostError and ScorelineError; what is wrong with rows is raised when they are computed.
+    """
+    import ray
+
+    wanted = of_parts(asked, "ray")
+    if wanted.max_items is not None or wanted.max_tokens is not None:
+        cost(dataset, **asked).check(wanted.max_items, wanted.max_tokens)
+    of_each = {name: value for name, value in asked.items() if name not in ("max_items", "max_tokens")}
+    return dataset.map_batches(
+        Scorer,
+        fn_constructor_kwargs={**of_each, "run": wanted.plan.shared_run},
+        batch_format="pyarrow",
+        batch_size=batch_size,
+        compute=ray.data.ActorPoolStrategy(size=workers),
+    )
+
+
+def cost(dataset: Dataset, **asked: Any) -> Cost:
+    """Return what scoring a dataset would take. Nothing is scored. asked: as for :func:`scored`."""
+    counting = Counting(of_parts(asked, "ray"), tokens=True)
+
+    def count(batch: pa.Table) -> pa.Table:
+        return pa.Table.from_batches(counting(batch.to_batches()))
+
+    totals = dataset.map_batches(count, batch_format="pyarrow").sum(["items", "tokens"])
+    return Cost(int(totals["sum(items)"]), int(totals["sum(tokens)"]))

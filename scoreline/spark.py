@@ -1,0 +1,44 @@
+"""Score the rows of a data frame of Spark where they are. It needs ``pip install "scoreline[frames]"`` on all nodes.
+
+Rows of a query are computed together if they stand side by side in a partition:
+``frame.repartition(64, "query").sortWithinPartitions("query")``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scoreline.frames.costs import Cost
+from scoreline.frames.partitions import Counting, Scoring, new_of_parts, of_parts
+from scoreline.runs.formats import Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TYPES = {Kind.NUMBER: "double", Kind.NUMBERS: "array<double>", Kind.TEXT: "string"}
+
+
+def scored(frame: DataFrame, **asked: Any) -> DataFrame:
+    """Return a data frame with the new columns. Its rows are scored when they are asked for.
+
+    asked: as for :func:`scoreline.frames.asking`. A task that Spark tries again, or runs twice, gets the scores that
+    are there, and with the same ``run`` so does another program. With ``max_items`` or ``max_tokens``, all rows are
+    counted first. Raises TableError, CostError and ScorelineError; what is wrong with rows fails their task.
+    """
+    from pyspark.sql.types import StructType
+
+    wanted = of_parts(asked, "spark")
+    new = new_of_parts(wanted, frame.columns)
+    if wanted.max_items is not None or wanted.max_tokens is not None:
+        cost(frame, **asked).check(wanted.max_items, wanted.max_tokens)
+    schema = StructType([*frame.schema.fields])
+    for name, kind in new.items():
+        schema = schema.add(name, _TYPES[kind])
+    return frame.mapInArrow(Scoring(wanted), schema)
+
+
+def cost(frame: DataFrame, **asked: Any) -> Cost:
+    """Return what scoring a data frame would take. Nothing is scored. asked: as for :func:`scored`."""
+    counted = frame.mapInArrow(Counting(of_parts(asked, "spark"), tokens=True), "items long, tokens long")
+    (totals,) = counted.groupBy().sum("items", "tokens").collect()
+    return Cost(totals[0] or 0, totals[1] or 0)
