@@ -27,12 +27,12 @@ def _joined(message: str, hint: str) -> str:
 
 
 _ARGUMENTS = {
-    "label": "labels",
-    "label-column": "label_columns",
-    "restart": "restart=True",
-    "softmax": "apply_softmax=True",
-    "keep-duplicates": "keep_duplicates=True",
-    "means": "labels={name: label}",
+    "a --label": "labels",
+    "--label-column": "label_columns",
+    "--restart": "restart=True",
+    "--softmax": "apply_softmax=True",
+    "--keep-duplicates": "keep_duplicates=True",
+    "--means": "labels={name: label}",
 }
 """What options of the command are called in Python, where that is not their own name."""
 
@@ -42,7 +42,7 @@ def in_python(message: str) -> str:
 
     def argument(found: re.Match[str]) -> str:
         option, value = found[1], found[2]
-        name = _ARGUMENTS.get(option, option.replace("-", "_"))
+        name = _ARGUMENTS.get(option, option.removeprefix("--").replace("-", "_"))
         return name if value is None else f'{name}="{value}"'
 
-    return re.sub(r"(?:\ban? )?--([a-z][a-z-]*)(?: (skip|score|p_)\b)?", argument, message)
+    return re.sub(r"(a --label\b(?!-)|--[a-z][a-z-]*)(?: (skip|score|p_)\b)?", argument, message)

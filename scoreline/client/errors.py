@@ -39,6 +39,16 @@ class ScorelineError(Exception):
         self.job_id = job_id  # the job that the error is about, if it is about one
         self.is_final = False  # whether it is known that the same request would fail again
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let other processes have it: those of multiprocessing, Ray and Spark raise the errors of their workers."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[ScorelineError], args: tuple[Any, ...], details: dict[str, Any]) -> ScorelineError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(details)
+    return error
+
 
 class Unreachable(ScorelineError):  # noqa: N818 (the names of these errors say what has happened)
     """There was no answer: nothing listens there, the connection broke off, or it took too long.

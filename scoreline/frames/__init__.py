@@ -22,7 +22,7 @@ from typing import Any, Unpack
 
 from scoreline.client.decisions import Questions
 from scoreline.client.options import Permute
-from scoreline.frames.asking import Asking, PromptOptions, TableOptions, asking, deciding, ranking, scoring
+from scoreline.frames.asked import Asking, PromptOptions, TableOptions, asking, deciding, ranking, scoring
 from scoreline.frames.costs import Cost
 from scoreline.frames.errors import CostError, TableError
 from scoreline.frames.tables import table_of, with_columns

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scoreline.client import AsyncClient, InvalidRequest, RequestTooLarge
 from scoreline.client.background import Background
-from scoreline.frames.asking import Asking
+from scoreline.frames.asked import Asking
 from scoreline.frames.errors import CostError, as_table_errors
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import Plan

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from scoreline.frames.asking import asking
+from scoreline.frames.asked import asking
 from scoreline.frames.costs import Cost
 from scoreline.frames.streams import served
 from scoreline.frames.tables import new_of_whole, schema_of, table_of

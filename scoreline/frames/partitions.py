@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from scoreline.frames.asking import Asking, asking
+from scoreline.frames.asked import Asking, asking
 from scoreline.frames.streams import served
 from scoreline.frames.tables import table_of, with_columns
 from scoreline.runs.formats import Kind

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from scoreline.client import Model
 from scoreline.client.background import Background
-from scoreline.frames.asking import Asking
+from scoreline.frames.asked import Asking
 from scoreline.frames.errors import as_table_errors
 from scoreline.runs.beginning import Finished, run
 from scoreline.runs.formats import Format, Kind, Row

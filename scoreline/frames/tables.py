@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.frames.asking import Asking
+from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost, cost_of
 from scoreline.frames.errors import TableError, as_table_errors
 from scoreline.frames.streams import NAME, TableSource, scored, served, written

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scoreline.exit_codes import CommandError
-from scoreline.runs.formats import Format
+from scoreline.runs.formats import Format, Kind
 from scoreline.runs.journal import Journal
 from scoreline.runs.reading import open_source
 from scoreline.runs.writing import Sink, open_sink
@@ -25,7 +25,7 @@ ROWS: list[dict[str, Any]] = [{"name": f"row {n}", "score": n / 8} for n in rang
 def opened(path: Path, file_format: Format) -> Sink:
     if file_format is Format.PARQUET:
         pytest.importorskip("pyarrow")
-    return open_sink(str(path), file_format, ["name"], ["score"], None)
+    return open_sink(str(path), file_format, ["name"], {"score": Kind.NUMBER}, None)
 
 
 def rows_in(path: Path, file_format: Format) -> list[dict[str, Any]]:
@@ -170,7 +170,9 @@ def test_a_finished_file_that_appeared_meanwhile_is_not_replaced(shared_up: Up, 
 
 def test_cells_that_a_spreadsheet_would_compute_are_made_texts_and_numbers_stay(tmp_path: Path) -> None:
     cells = ["=cmd()", "+a", "-a", "@a", "\t=a", "-1.5", "+2", "a=b", "", None, 7]
-    sink = open_sink(str(tmp_path / "out.csv"), Format.CSV, ["-name"], ["score"], None, escape_formulas=True)
+    sink = open_sink(
+        str(tmp_path / "out.csv"), Format.CSV, ["-name"], {"score": Kind.NUMBER}, None, escape_formulas=True
+    )
     sink.resume(0)
     sink.write([{"-name": cell, "score": -1.0} for cell in cells])
     sink.complete()
@@ -184,11 +186,11 @@ def test_cells_that_a_spreadsheet_would_compute_are_made_texts_and_numbers_stay(
 
 def test_what_was_written_of_a_packed_file_can_be_undone(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl.gz"
-    killed = open_sink(str(path), Format.JSON_LINES, ["name"], ["score"], None)
+    killed = open_sink(str(path), Format.JSON_LINES, ["name"], {"score": Kind.NUMBER}, None)
     killed.resume(0)
     state = killed.write(ROWS[:2])
     killed.write(ROWS[:3])
-    resumed = open_sink(str(path), Format.JSON_LINES, ["name"], ["score"], None)
+    resumed = open_sink(str(path), Format.JSON_LINES, ["name"], {"score": Kind.NUMBER}, None)
     resumed.resume(state)
     resumed.write(ROWS[2:])
     resumed.complete()

@@ -1,0 +1,1 @@
+"""What scoring the rows of a table takes, in several engines: ``python -m benchmarks.tables``."""

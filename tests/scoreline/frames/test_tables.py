@@ -1,0 +1,288 @@
+"""Tables of every kind keep what they have, and get the scores that calls give."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from scoreline import Client, JobEnded, YesNo, frames
+from scoreline.frames import CostError, TableError
+from scoreline.frames.partitions import Counting, Scoring, of_parts
+from tests.scoreline.frames.conftest import ITEMS, LABELS, NEW, numbers
+from tests.scoreline.running import Up
+from tests.services import wait_until
+
+TABLES: dict[str, Callable[[pa.Table], Any]] = {
+    "Arrow": lambda table: table,
+    "a batch of Arrow": lambda table: table.combine_chunks().to_batches()[0],
+    "a stream of Arrow": lambda table: table.to_reader(),
+    "pandas": lambda table: table.to_pandas().set_index("number"),
+    "Polars": pl.from_arrow,
+    "a lazy frame of Polars": lambda table: pl.from_arrow(table).lazy(),  # type: ignore[union-attr]
+}
+
+
+def whole(table: Any) -> Any:
+    """Return a table that is in memory."""
+    if isinstance(table, pa.RecordBatchReader):
+        return table.read_all()
+    return table.collect() if isinstance(table, pl.LazyFrame) else table
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_of_each_kind_gets_the_scores_of_a_call_and_keeps_the_rest(
+    reviews: pa.Table, asked: dict[str, Any], expected: list[list[float]], small_windows: int, kind: str
+) -> None:
+    given = TABLES[kind](reviews)
+    found = whole(frames.score(given, "review", **asked))
+    assert numbers(found) == expected
+    before = whole(TABLES[kind](reviews))
+    if isinstance(before, pd.DataFrame):
+        pd.testing.assert_frame_equal(found.drop(columns=NEW), before)
+        assert list(found.columns) == [*before.columns, *NEW]
+    elif isinstance(before, pl.DataFrame):
+        assert found.drop(NEW).equals(before)
+        assert found.schema == {**before.schema, **dict.fromkeys(NEW, pl.Float64)}
+    else:
+        assert found.select(before.schema.names).equals(before)
+        assert found.schema.names == [*before.schema.names, *NEW]
+
+
+@pytest.mark.parametrize("kind", ["Arrow", "a stream of Arrow", "pandas", "Polars", "a lazy frame of Polars"])
+def test_an_output_has_the_whole_table_and_an_interrupted_one_is_gone_on_with(
+    reviews: pa.Table,
+    asked: dict[str, Any],
+    expected: list[list[float]],
+    client: Client,
+    small_windows: int,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    output = tmp_path / "scored.parquet"
+    place = 20
+    spoilt = reviews.to_pylist()
+    spoilt[place]["review"] = None
+    with pytest.raises(TableError, match=rf"row {place}: there is no text in 'review'"):
+        frames.score(TABLES[kind](pa.Table.from_pylist(spoilt, reviews.schema)), "review", output=output, **asked)
+    submitted = len(list(client.jobs()))
+
+    found = whole(frames.score(TABLES[kind](reviews), "review", output=output, **asked))
+    # Two windows are under way at a time; those before them were written.
+    written = place // small_windows - 2
+    assert len(list(client.jobs())) - submitted <= -(-len(ITEMS) // small_windows) - written
+    assert numbers(found) == expected
+    columns = [name for name in reviews.column_names if kind != "pandas" or name != "number"]  # its index
+    assert pq.read_schema(output).names == [*columns, *NEW]
+    assert [path.name for path in tmp_path.iterdir()] == [output.name]
+    with pytest.raises(TableError, match=r"scored\.parquet is there already: restart=True replaces it"):
+        frames.score(TABLES[kind](reviews), "review", output=output, **asked)
+
+
+def test_a_lazy_frame_scores_what_is_wanted_of_it_and_nothing_before_it_is_collected(
+    reviews: pa.Table, asked: dict[str, Any], expected: list[list[float]], client: Client
+) -> None:
+    frame = pl.from_arrow(reviews).lazy()  # type: ignore[union-attr]
+    before = len(list(client.jobs()))
+    found = frames.score(frame, "review", **asked)
+    assert found.collect_schema().names() == [*reviews.column_names, *NEW]
+    assert found.select("number", "kind").collect().equals(frame.select("number", "kind").collect())
+    assert len(list(client.jobs())) == before
+
+    some = found.filter(pl.col("yes") > pl.col("no")).select("number", "yes").collect()
+    assert some.rows() == [(n, row[0]) for n, row in enumerate(expected) if row[0] > row[1]]
+    first = found.select("yes").head(3).collect()
+    assert first["yes"].to_list() == [row[0] for row in expected[:3]]
+    assert sorted(job.total_items for job in list(client.jobs())[:2]) == [3, len(ITEMS)]
+
+
+def test_a_stream_is_read_as_its_scores_are_taken(asked: dict[str, Any], small_windows: int) -> None:
+    read = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal read
+        for item in ITEMS:
+            read += 1
+            yield pa.record_batch({"review": [item]})
+
+    stream = pa.RecordBatchReader.from_batches(pa.schema({"review": pa.string()}), batches())
+    scored = frames.score(stream, "review", **asked)
+    assert len(scored.read_next_batch()) == 1
+    # One window is taken; two are ready, one waits to be, two are being scored, and of the next one a row is read.
+    assert read <= 6 * small_windows + 1
+    assert sum(map(len, scored)) == len(ITEMS) - 1
+
+
+def test_whoever_stops_reading_a_stream_has_its_jobs_cancelled(
+    shared_up: Up, client: Client, reviews: pa.Table, asked: dict[str, Any], small_windows: int
+) -> None:
+    client.cancel_all()
+    frame = pl.from_arrow(reviews).lazy()  # type: ignore[union-attr]
+    taken: list[pl.DataFrame] = []
+
+    def take(batch: pl.DataFrame) -> bool:
+        taken.append(batch)
+        return True
+
+    frames.score(frame, "review", **asked).sink_batches(take, chunk_size=2)
+    assert taken
+    wait_until(lambda: not list(client.jobs(status="queued")), "no job is left")
+
+
+def test_rows_may_have_queries_and_labels_of_their_own(client: Client, asked: dict[str, Any]) -> None:
+    rows = [{"q": f"Query {n % 2}", "item": f" item {n}", "labels": LABELS[: 1 + n % 2]} for n in range(6)]
+    found = frames.score(pl.DataFrame(rows), "item", query_column="q", label_columns=["labels"], url=asked["url"])
+    for row, cells in zip(rows, found.iter_rows(named=True), strict=True):
+        expected = client.score(row["q"], [row["item"]], labels=row["labels"])  # type: ignore[arg-type]
+        assert cells["scores"] == pytest.approx(expected.scores[0])
+        assert cells["best_label"] in row["labels"]
+
+
+def test_a_table_is_ranked_by_the_template_of_the_model(client: Client, asked: dict[str, Any]) -> None:
+    documents = ["The train leaves at nine.", "Water the fern."]
+    table = pl.DataFrame({"q": ["plants"] * 2, "document": documents, "positive": [1, 2]})
+    found = frames.rerank(table, "document", query_column="q", url=asked["url"])
+    ranked = client.rerank("plants", documents).results
+    assert found.columns == ["q", "document", "positive", "relevance"]
+    assert found["relevance"].to_list() == [
+        one.relevance_score for one in sorted(ranked, key=lambda document: document.index)
+    ]
+
+
+def test_questions_are_answered_about_a_column_or_an_object_of_several(
+    shared_up: Up, client: Client, tmp_path: Path
+) -> None:
+    questions = {
+        "urgent": YesNo("Is it urgent?"),
+        "team": {"type": "choice", "instructions": "Which team?", "criteria": {"billing": None, "sales": None}},
+        "mood": {"type": "score", "instructions": "How angry?", "criteria": ["calm", "angry"]},
+    }
+    table = pd.DataFrame({"subject": ["Late", "Lost"], "body": ["Where is it?", "It is gone."]})
+    found = frames.decide(table, questions, state_columns=["subject", "body"], url=shared_up.url)
+    assert list(found.columns[2:]) == ["urgent", "team", "team_confidence", "mood", "mood_confidence"]
+    for row in found.to_dict("records"):
+        decision = client.decide({"subject": row["subject"], "body": row["body"]}, questions)
+        assert row["urgent"] == pytest.approx(decision["urgent"])
+        assert (row["team"], row["mood"]) == (decision["team"], pytest.approx(decision["mood"]))
+
+    file = tmp_path / "questions.json"
+    file.write_text('{"urgent": {"type": "noul", "instructions": "Is it urgent?"}}')
+    again = frames.decide(table, file, state_column="body", url=shared_up.url, column_prefix="is_")
+    assert again["is_urgent"].between(0, 1).all()
+
+
+def test_rows_that_cannot_be_scored_have_nulls_if_that_is_wanted(asked: dict[str, Any]) -> None:
+    table = pa.table({"review": ["clean", None, "  ", "long " * 20_000]})
+    found = frames.score(table, "review", **asked, empty="skip", on_too_long="skip")
+    assert [value is None for value in found["yes"].to_pylist()] == [False, True, True, True]
+    assert found.schema.field("yes").type == pa.float64()
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "message"),
+    [
+        ({"revue": ["a"]}, {}, r"the table has no column 'review'; it has 'revue'"),
+        ({"review": [1]}, {}, r"row 0: its 'review' is neither a text .*; with on_error=\"skip\" its cells"),
+        ({"review": ["a", None]}, {}, r"row 1: there is no text in 'review'; with empty=\"skip\""),
+        ({"review": ["a", "b " * 5000]}, {}, r"row 1: .*; with on_too_long=\"skip\" its cells are left empty"),
+        ({"review": ["a"], "yes": [1]}, {}, r"two columns 'yes': .* as with column_prefix=\"p_\""),
+        ({"review": ["a"]}, {"labels": ()}, r"there is nothing to score: give labels, or template"),
+        ({"review": ["a"]}, {"labels": " yes"}, r"labels must be a list of texts"),
+        ({"review": ["a"]}, {"query_column": "review"}, r"give either query_column, .*, or query"),
+        ({"review": ["a"]}, {"on_error": "ignore"}, r"on_error must be one of 'fail', 'skip', not 'ignore'"),
+        ({"review": ["a"]}, {"template": "none"}, r"the service has no template 'none'"),
+        ({"review": ["a"]}, {"output": "scored.csv"}, r"output must be a Parquet file, and not scored\.csv"),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_of_a_caller_of_python(
+    asked: dict[str, Any], table: dict[str, list[Any]], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TableError, match=message) as caught:
+        frames.score(pl.DataFrame(table), "review", **{**asked, **options})
+    assert "--" not in str(caught.value)
+
+
+def test_what_is_no_table_and_options_that_there_are_not_are_type_errors(asked: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="a list is no table of Arrow, pandas or Polars"):
+        frames.score([{"review": "a"}], "review", **asked)
+    with pytest.raises(TypeError, match="there is no option 'lables'"):
+        frames.score(pa.table({"review": ["a"]}), "review", **asked, lables=[" a"])  # type: ignore[call-arg]
+    mixed = pd.DataFrame({"review": ["a", 1, [2]]})
+    with pytest.raises(TableError, match="the table has a column of which no column of Arrow can be made"):
+        frames.score(mixed, "review", **asked)
+
+
+def test_caps_are_exact_and_hold_before_anything_is_scored(
+    reviews: pa.Table, asked: dict[str, Any], client: Client
+) -> None:
+    found = frames.cost(reviews, item_column="review", **asked)
+    assert found.items == len(ITEMS)
+    assert found.prompt_tokens == client.dry_run("Review: ", ITEMS, labels=LABELS).prompt_tokens
+    before = len(list(client.jobs()))
+    for cap in ({"max_items": found.items - 1}, {"max_tokens": found.prompt_tokens - 1}):
+        with pytest.raises(CostError, match=r"are more than the [\d,]+ that max_(items|tokens) leaves: none is scored"):
+            frames.score(reviews, "review", **asked, **cap)
+    assert len(list(client.jobs())) == before
+    frames.score(reviews, "review", **asked, max_items=found.items, max_tokens=found.prompt_tokens)
+    with pytest.raises(TableError, match="need a table that can be read twice"):
+        frames.score(reviews.to_reader(), "review", **asked, max_items=1)
+
+
+def test_tokens_are_counted_of_the_rows_that_can_be_scored(asked: dict[str, Any], client: Client) -> None:
+    items = [f"item {n}" for n in range(9)]
+    table = pa.table({"review": [*items[:4], "long " * 20_000, *items[4:], None]})
+    found = frames.cost(table, item_column="review", on_too_long="skip", empty="skip", **asked)
+    assert found.prompt_tokens == client.dry_run("Review: ", items, labels=LABELS).prompt_tokens
+
+
+def test_the_parts_of_a_run_score_nothing_twice(
+    reviews: pa.Table, asked: dict[str, Any], expected: list[list[float]], client: Client
+) -> None:
+    wanted = of_parts({"item_column": "review", "run": "nightly", **asked}, "test")
+    batches = reviews.to_batches()
+    first = pa.Table.from_batches(Scoring(wanted)(batches))
+    before = len(list(client.jobs()))
+    again = pa.Table.from_batches(
+        Scoring(of_parts({"item_column": "review", "run": "nightly", **asked}, "test"))(batches)
+    )
+    assert numbers(first) == numbers(again) == expected
+    assert len(list(client.jobs())) == before
+    assert next(client.jobs()).metadata == {"run": "nightly"}
+
+    other = of_parts({"item_column": "review", "run": "nightly", **asked, "apply_softmax": True}, "test")
+    assert numbers(pa.Table.from_batches(Scoring(other)(batches))) != expected
+    counted = pa.Table.from_batches(Counting(wanted, tokens=True)(batches))
+    assert sum(counted["items"].to_pylist()) == len(ITEMS)
+    assert not list(Scoring(wanted)([]))
+
+
+def test_a_part_whose_job_was_cancelled_is_scored_when_it_is_tried_again(
+    shared_up: Up, reviews: pa.Table, asked: dict[str, Any], expected: list[list[float]], client: Client
+) -> None:
+    wanted = of_parts({"item_column": "review", **asked}, "test")
+    with shared_up.worker_frozen():
+        part = Scoring(wanted)(reviews.to_batches())
+        errors: list[BaseException] = []
+
+        def cancel_it() -> bool:
+            return bool(client.cancel_all(metadata={"run": str(wanted.plan.shared_run)}))
+
+        def score() -> None:
+            try:
+                list(part)
+            except JobEnded as error:
+                errors.append(error)
+
+        scoring = threading.Thread(target=score)
+        scoring.start()
+        wait_until(cancel_it, "its job is there, and is cancelled")
+        scoring.join()
+    assert len(errors) == 1
+    assert numbers(pa.Table.from_batches(Scoring(wanted)(reviews.to_batches()))) == expected
