@@ -8,6 +8,7 @@ STAMP  := $(VENV)/.installed
 PARITY := .parity
 PEERS  := .peers
 HARNESS := .harness
+INTEGRATIONS := .integrations
 LIBTPU := .libtpu
 BROWSER := .browser
 ZENSICAL := .zensical
@@ -20,7 +21,7 @@ WORKERS ?= 3
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo test slow matrix coverage faults monitoring proxy failed soak hostile network lint parity harness browser page-pictures compile compile-full peers pins openapi docs bench image image-test clean
+.PHONY: install demo test slow matrix coverage faults monitoring proxy failed soak hostile network lint parity harness integrations browser page-pictures compile compile-full peers pins openapi docs bench image image-test clean
 
 install: $(STAMP)
 
@@ -130,6 +131,15 @@ $(HARNESS)/.installed: requirements-harness.txt requirements-parity.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(HARNESS) -r requirements-harness.txt
 	@touch $@
 
+# Tables of DuckDB, Ray and Spark. They are installed into a folder of their own, 1.3 GB; Spark needs Java.
+integrations: install $(INTEGRATIONS)/.installed
+	PYTHONPATH=$(INTEGRATIONS) $(BIN)/python -m pytest -m integrations tests/integrations
+
+$(INTEGRATIONS)/.installed: requirements-integrations.txt
+	@echo "Installing DuckDB, Ray and Spark into $(INTEGRATIONS), for tests only."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(INTEGRATIONS) -r $<
+	@touch $@
+
 # The page, /docs and the search of the site of `make docs` in headless Chromium, which is Debian's package chromium. Its driver is
 # installed into a folder of its own.
 browser: install docs $(BROWSER)/.installed
@@ -218,4 +228,4 @@ image-test: install
 	ACCELERATORS="$(ACCELERATORS)" $(BIN)/python -m pytest -m image -s tests/composition
 
 clean:
-	rm -rf .image $(VENV) $(PARITY) $(LIBTPU) $(BROWSER) $(ZENSICAL) $(SITE) $(PEERS) $(PROMETHEUS) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .compiled-programs .import_linter_cache .coverage*
+	rm -rf .image $(VENV) $(PARITY) $(INTEGRATIONS) $(LIBTPU) $(BROWSER) $(ZENSICAL) $(SITE) $(PEERS) $(PROMETHEUS) .scoreline .pytest_cache .mypy_cache .ruff_cache .hypothesis .compiled-programs .import_linter_cache .coverage*

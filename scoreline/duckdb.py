@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
-def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> None:
+def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> Function:
     """Make a function of SQL that returns a struct, with a field for each label or question of each row.
 
     asked: as for :func:`scoreline.frames.asking`, without the names of columns. With ``questions`` the function takes
@@ -30,7 +30,10 @@ def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> None:
     item: ``sentiment(review)``; without ``query`` it takes both: ``relevance(query, document)``. A null gives null.
 
     DuckDB hands over some 2,000 rows at a time: the rows of a query are computed together if they stand side by side,
-    as after ``ORDER BY query``. Raises TableError and ScorelineError.
+    as after ``ORDER BY query``. It does not tell a function that its query was interrupted: ``cancel()`` of what this
+    returns ends the query, from another thread, and cancels its jobs. Ctrl-C does so, too, after ``SET threads = 1``.
+
+    Raises TableError and ScorelineError.
     """
     function = Function(asked)
     types = {field.name: "DOUBLE" if pa.types.is_floating(field.type) else "VARCHAR" for field in function.fields}
@@ -49,3 +52,4 @@ def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> None:
         type="arrow",
         null_handling="special",
     )
+    return function

@@ -8,12 +8,13 @@ PySpark and DuckDB must be installed, and are looked for on PYTHONPATH as well.
 With ``--kill``, for Ray and Spark, processes of the engine that score are killed (SIGKILL) at least five times while it
 runs, and the API and the worker once each.
 
-Afterwards, every row is compared with what it must be: it is there once, unchanged, in its place if the engine keeps the
-order, and has the score that the quick worker's formula gives. Of a real model, 200 rows are scored once more by
+Afterwards, every row is compared with what it must be: it is there once, unchanged, in its place if the engine keeps
+the order, and has the score that the quick worker's formula gives. Of a real model, 200 rows are scored once more by
 themselves. Prints one JSON object as the last line: ``seconds`` is the time of scoring without the start of the engine,
 ``prefills_per_query`` how often the query of a row had to be computed, ``items_scored`` what the service has scored in
-all of its jobs, and ``driver_mb`` the peak of this process, or of the command, while it scored. The exit status is 1 if
-a row is wrong, missing, double, or was scored twice, or if fewer processes were killed than wanted.
+all of its jobs, ``before_mb`` the memory of this process before, and ``driver_mb`` its peak, or that of the command,
+while it scored. The exit status is 1 if a row is wrong, missing, double, or was scored twice, or if fewer processes
+were killed than wanted.
 """
 
 from __future__ import annotations
@@ -108,6 +109,7 @@ def _scored(engine: Engine, work: Work, service: Service, *, kill: bool) -> dict
             return [int(total or 0) for total in connection.execute(text(TOTALS)).one()]
 
     meddler = Meddler(engine.kinds, service, lambda: totals()[2] / work.rows, kills=kill)
+    before_mb = memory_mb(os.getpid(), "VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak of the memory begins anew
     meddler.start()
     began = time.monotonic()
@@ -122,6 +124,7 @@ def _scored(engine: Engine, work: Work, service: Service, *, kill: bool) -> dict
     return {
         "seconds": round(seconds, 2),
         "rows_per_s": round(work.rows / seconds, 1),
+        "before_mb": before_mb,
         "driver_mb": meddler.peak_mb.pop("command", own_mb),
         "peak_mb": meddler.peak_mb,
         "kills": meddler.made,

@@ -88,7 +88,8 @@ class Ray(Engine):
     def start(self) -> None:
         import ray
 
-        ray.init(num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        # Ray reckons that a process of the pool takes a core, and each task that reads or writes another one.
+        ray.init(num_cpus=2 * PROCESSES, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         ray.data.DataContext.get_current().enable_progress_bars = False
 
     def score(self, work: Work) -> None:
@@ -96,7 +97,7 @@ class Ray(Engine):
 
         import scoreline.ray
 
-        dataset = ray.data.read_parquet(str(work.source), override_num_blocks=work.parts)
+        dataset = ray.data.read_parquet(str(work.source)).repartition(target_num_rows_per_block=work.part_rows)
         asked = {**QUERY_AND_ITEM, **work.of_service, "run": work.run}
         scored = scoreline.ray.scored(dataset, batch_size=work.part_rows, workers=PROCESSES, **asked)
         scored.write_parquet(str(work.target))
@@ -139,7 +140,10 @@ class Spark(Engine):
         scored.write.parquet(str(work.target))
 
     def stop(self) -> None:
+        java = self._session.sparkContext._gateway.proc
         self._session.stop()
+        java.stdin.close()  # which ends it
+        java.wait()
 
 
 class DuckDB(Engine):
@@ -147,6 +151,8 @@ class DuckDB(Engine):
 
     def start(self) -> None:
         import duckdb
+
+        import scoreline.duckdb  # noqa: F401
 
         self._connection = duckdb.connect()
         self._connection.execute(f"SET threads = {PROCESSES}")
@@ -166,6 +172,11 @@ class DuckDB(Engine):
 
 class Polars(Engine):
     """``scoreline.frames.score`` with a lazy frame."""
+
+    def start(self) -> None:
+        import polars  # noqa: F401
+
+        from scoreline import frames  # noqa: F401
 
     def score(self, work: Work) -> None:
         import polars as pl

@@ -25,7 +25,7 @@ from scoreline.client.options import Permute
 from scoreline.frames.asked import Asking, PromptOptions, TableOptions, asking, deciding, ranking, scoring
 from scoreline.frames.costs import Cost
 from scoreline.frames.errors import CostError, TableError
-from scoreline.frames.tables import table_of, with_columns
+from scoreline.frames.tables import check_columns, table_of, with_columns
 
 __all__ = ["Asking", "Cost", "CostError", "TableError", "asking", "cost", "decide", "rerank", "score"]
 
@@ -104,7 +104,7 @@ def cost(table: Any, **asked: Any) -> Cost:
     """
     found = table_of(table)
     wanted = asking(**asked)
-    found.check(wanted)
+    check_columns(wanted, found.columns)
     return found.cost(wanted)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from scoreline.frames.asked import asking
 from scoreline.frames.costs import Cost
-from scoreline.frames.streams import served
+from scoreline.frames.streams import Calls, served
 from scoreline.frames.tables import new_of_whole, schema_of, table_of
 
 STATE, ITEM, QUERY = "state", "item", "query"
@@ -40,7 +40,7 @@ class Function:
         self._new = self._asking.columns(models, ())
         self._left = (self._asking.max_items, self._asking.max_tokens)
         self._lock = threading.Lock()
-        self._warned: set[str] = set()
+        self._calls = Calls()
 
     @property
     def fields(self) -> pa.Schema:
@@ -53,8 +53,12 @@ class Function:
         table = table_of(pa.table(dict(zip(self.parameters, arrays, strict=True))))
         if self._left != (None, None):
             self._spend(table.cost(self._asking, tokens=self._left[1] is not None))
-        found = new_of_whole(table, self._asking, self._new, self._warned).combine_chunks()
+        found = new_of_whole(table, self._asking, self._new, self._calls).combine_chunks()
         return pa.StructArray.from_arrays([column.combine_chunks() for column in found.columns], fields=[*self.fields])
+
+    def cancel(self) -> None:
+        """Have the calls that are under way end with a TableError, and their jobs be cancelled."""
+        self._calls.cancel()
 
     def _spend(self, cost: Cost) -> None:
         with self._lock:

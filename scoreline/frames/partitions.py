@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from scoreline.frames.asked import Asking, asking
 from scoreline.frames.streams import served
-from scoreline.frames.tables import table_of, with_columns
+from scoreline.frames.tables import check_columns, table_of, with_columns
 from scoreline.runs.formats import Kind
 
 COUNTED = pa.schema([("items", pa.int64()), ("tokens", pa.int64())])
@@ -26,6 +26,7 @@ def of_parts(asked: Mapping[str, Any], engine: str) -> Asking:
 
 def new_of_parts(wanted: Asking, columns: list[str]) -> dict[str, Kind]:
     """Return the new columns of all parts. columns: those of the table. Raises TableError and ScorelineError."""
+    check_columns(wanted, columns)
     models = served(wanted)
     return wanted.of_served(models).columns(models, columns)
 
@@ -55,7 +56,7 @@ class Counting:
         """Yield one row for each batch of a part: see COUNTED. Raises TableError and ScorelineError."""
         for batch in batches:
             table = table_of(batch)
-            table.check(self.asking)
+            check_columns(self.asking, table.columns)
             found = table.cost(self.asking, tokens=self.tokens)
             yield pa.RecordBatch.from_pydict(
                 {"items": [found.items], "tokens": [found.prompt_tokens or 0]}, schema=COUNTED

@@ -17,7 +17,7 @@ from rich.console import Console
 from scoreline.client import Model
 from scoreline.client.background import Background
 from scoreline.frames.asked import Asking
-from scoreline.frames.errors import as_table_errors
+from scoreline.frames.errors import TableError, as_table_errors
 from scoreline.runs.beginning import Finished, run
 from scoreline.runs.formats import Format, Kind, Row
 from scoreline.runs.parquet import TYPES
@@ -89,24 +89,39 @@ class _Ready:
     """Scored rows that wait to be taken, as arrays. A window more waits in the thread that hands it over."""
 
     def __init__(self) -> None:
-        self._found: queue.SimpleQueue[pa.RecordBatch | None] = queue.SimpleQueue()
+        self._found: queue.SimpleQueue[pa.RecordBatch | TableError | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(WINDOWS_READY)
 
     def put(self, batch: pa.RecordBatch) -> None:
         self._room.acquire()
         self._found.put(batch)
 
-    def end(self) -> None:
-        self._found.put(None)
+    def end(self, error: TableError | None = None) -> None:
+        self._found.put(error)
 
     def give_up(self) -> None:
         """Keep nobody waiting who hands something over."""
         self._room.release(1_000_000)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        while (batch := self._found.get()) is not None:
+        while (found := self._found.get()) is not None:
+            if isinstance(found, TableError):
+                raise found
             self._room.release()
-            yield batch
+            yield found
+
+
+class Calls:
+    """What several calls of one function share."""
+
+    def __init__(self) -> None:
+        self.warned: set[str] = set()  # what was warned of, and is not said again
+        self.under_way: set[_Ready] = set()
+
+    def cancel(self) -> None:
+        """Have the calls that are under way end with a TableError, and their jobs be cancelled."""
+        for ready in list(self.under_way):
+            ready.end(TableError("the call was cancelled"))
 
 
 class _ArraySink:
@@ -138,24 +153,26 @@ def served(asking: Asking) -> list[Model]:
 
 
 def scored(
-    asking: Asking, source: TableSource[Any], columns: Mapping[str, Kind], warned: set[str] | None = None
+    asking: Asking, source: TableSource[Any], columns: Mapping[str, Kind], calls: Calls | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the new columns of all rows, in their order. Raises TableError and ScorelineError.
 
-    columns: those that are wanted of the new ones. warned: what was warned of before, and is not said again. Whoever
-    ends the iteration early has the jobs cancelled.
+    columns: those that are wanted of the new ones. calls: to which this one belongs. Whoever ends the iteration early
+    has the jobs cancelled.
     """
-    ready, client = _Ready(), asking.client()
+    ready, client, calls = _Ready(), asking.client(), calls or Calls()
     with Background(client) as background, as_table_errors():
         console = Console(file=io.StringIO(), quiet=True)
         opened: Callable[[Mapping[str, Kind]], Sink] = lambda new: _ArraySink(ready, columns, new)  # noqa: E731
         running = background.start(run(asking.plan, client, console, source, opened))
         running.add_done_callback(lambda _: ready.end())
+        calls.under_way.add(ready)
         try:
             yield from ready
         finally:
+            calls.under_way.discard(ready)
             ready.give_up()
-        _warn(running.result(), set() if warned is None else warned)
+        _warn(running.result(), calls.warned)
 
 
 def written(asking: Asking, source: TableSource[Any], output: str, *, restart: bool) -> None:

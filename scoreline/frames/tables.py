@@ -14,7 +14,7 @@ from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost, cost_of
 from scoreline.frames.errors import TableError, as_table_errors
-from scoreline.frames.streams import NAME, TableSource, scored, served, written
+from scoreline.frames.streams import NAME, Calls, TableSource, scored, served, written
 from scoreline.runs.formats import Format, Kind, Row, format_of
 from scoreline.runs.headings import missing_column
 from scoreline.runs.parquet import BATCH_ROWS, TYPES
@@ -40,14 +40,6 @@ class Table:
     def source(self, columns: list[str], schema: pa.Schema | None = None) -> TableSource[Any]:
         """Return the rows with some columns. schema: of these, if their types are to be kept."""
         return TableSource(self.chunks(), columns, self.rows, schema)
-
-    def check(self, asking: Asking) -> None:
-        """Raise TableError if the table lacks a column, or if a template has one where it has none of its places."""
-        with as_table_errors():
-            for name, option in asking.plan.columns.named:
-                if name not in self.columns:
-                    raise missing_column(NAME, Format.PARQUET, self.columns, name, option)
-            asking.plan.check_templates(NAME, self.columns)
 
     def cost(self, asking: Asking, *, tokens: bool = True) -> Cost:
         """Return what scoring its rows takes. Raises TableError and ScorelineError."""
@@ -85,6 +77,15 @@ def table_of(given: Any) -> Table:
     raise TypeError(f"a {type(given).__name__} is no table of Arrow, pandas or Polars, and gives no Arrow stream")
 
 
+def check_columns(asking: Asking, columns: list[str]) -> None:
+    """Raise TableError if one is missing of these, or stands in a template where it has none of its places."""
+    with as_table_errors():
+        for name, option in asking.plan.columns.named:
+            if name not in columns:
+                raise missing_column(NAME, Format.PARQUET, columns, name, option)
+        asking.plan.check_templates(NAME, columns)
+
+
 def with_columns(given: Any, asking: Asking, output: str | None = None, *, restart: bool = False) -> Any:
     """Return a table of the same kind with the new columns. Raises TypeError, TableError and ScorelineError.
 
@@ -93,7 +94,7 @@ def with_columns(given: Any, asking: Asking, output: str | None = None, *, resta
     polars = sys.modules.get("polars")
     is_lazy = polars is not None and isinstance(given, polars.LazyFrame)
     table = _lazy(given) if is_lazy else table_of(given)
-    table.check(asking)
+    check_columns(asking, table.columns)
     models = served(asking)
     asking = asking.of_served(models)
     new = asking.columns(models, table.columns)
@@ -112,9 +113,9 @@ def with_columns(given: Any, asking: Asking, output: str | None = None, *, resta
     return table.with_new(new_of_whole(table, asking, new))
 
 
-def new_of_whole(table: Table, asking: Asking, new: Mapping[str, Kind], warned: set[str] | None = None) -> pa.Table:
-    """Return the new columns of a table. warned: as for :func:`scored`. Raises TableError and ScorelineError."""
-    return pa.Table.from_batches(scored(asking, table.source(asking.needed), new, warned), schema_of(new))
+def new_of_whole(table: Table, asking: Asking, new: Mapping[str, Kind], calls: Calls | None = None) -> pa.Table:
+    """Return the new columns of a table. calls: to which this one belongs. Raises TableError and ScorelineError."""
+    return pa.Table.from_batches(scored(asking, table.source(asking.needed), new, calls), schema_of(new))
 
 
 def schema_of(new: Mapping[str, Kind]) -> pa.Schema:
