@@ -131,13 +131,14 @@ $(HARNESS)/.installed: requirements-harness.txt requirements-parity.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(HARNESS) -r requirements-harness.txt
 	@touch $@
 
-# Tables of DuckDB, Ray and Spark. They are installed into a folder of their own, 1.3 GB; Spark needs Java.
-integrations: install $(INTEGRATIONS)/.installed
-	PYTHONPATH=$(INTEGRATIONS) $(BIN)/python -m pytest -m integrations tests/integrations
+# DuckDB, Ray and Spark with the tables of this package, Airflow with its operator, and frameworks that rank by it. Each kind is
+# installed into a folder of its own, 1.7 GB in all. Spark needs Java.
+integrations: install $(foreach kind,tables airflow frameworks,$(INTEGRATIONS)/$(kind)/.installed)
+	INTEGRATIONS=$(INTEGRATIONS) PYTHONPATH=$(INTEGRATIONS)/tables $(BIN)/python -m pytest -m integrations tests/integrations
 
-$(INTEGRATIONS)/.installed: requirements-integrations.txt
-	@echo "Installing DuckDB, Ray and Spark into $(INTEGRATIONS), for tests only."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(INTEGRATIONS) -r $<
+$(INTEGRATIONS)/%/.installed: requirements-%.txt
+	@echo "Installing $* into $(INTEGRATIONS)/$*, for tests only."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(INTEGRATIONS)/$* -r $<
 	@touch $@
 
 # The page, /docs and the search of the site of `make docs` in headless Chromium, which is Debian's package chromium. Its driver is

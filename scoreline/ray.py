@@ -42,7 +42,8 @@ class Scorer:
 def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **asked: Any) -> Dataset:
     """Return a dataset with the new columns.
 
-    batch_size: rows that are scored at a time. workers: processes that hand them over at a time; the service computes.
+    batch_size: rows that are scored at a time. workers: processes that hand them over; the service computes. A file of
+    one block keeps one of them busy: ``dataset.repartition(target_num_rows_per_block=5_000)`` makes more blocks.
     asked: as for :func:`scoreline.frames.asking`. With ``max_items`` or ``max_tokens``, all rows are counted first.
 
     Raises TableError, CostError and ScorelineError; what is wrong with rows is raised when they are computed.
@@ -53,12 +54,14 @@ def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **ask
     if wanted.max_items is not None or wanted.max_tokens is not None:
         cost(dataset, **asked).check(wanted.max_items, wanted.max_tokens)
     of_each = {name: value for name, value in asked.items() if name not in ("max_items", "max_tokens")}
+    ours = {"run": wanted.plan.shared_run, "url": wanted.url, "api_key": wanted.api_key}
     return dataset.map_batches(
         Scorer,
-        fn_constructor_kwargs={**of_each, "run": wanted.plan.shared_run},
+        fn_constructor_kwargs={**of_each, **ours},
         batch_format="pyarrow",
         batch_size=batch_size,
         compute=ray.data.ActorPoolStrategy(size=workers),
+        num_cpus=0,  # They mostly wait, and must not take the cores that read the data.
     )
 
 

@@ -11,10 +11,10 @@ runs, and the API and the worker once each.
 Afterwards, every row is compared with what it must be: it is there once, unchanged, in its place if the engine keeps
 the order, and has the score that the quick worker's formula gives. Of a real model, 200 rows are scored once more by
 themselves. Prints one JSON object as the last line: ``seconds`` is the time of scoring without the start of the engine,
-``prefills_per_query`` how often the query of a row had to be computed, ``items_scored`` what the service has scored in
-all of its jobs, ``before_mb`` the memory of this process before, and ``driver_mb`` its peak, or that of the command,
-while it scored. The exit status is 1 if a row is wrong, missing, double, or was scored twice, or if fewer processes
-were killed than wanted.
+``prefills_per_query`` how often a query had to be computed (with a real model, short queries may be computed with each
+row; ``--query-words`` makes them longer), ``items_scored`` what the service has scored in all of its jobs,
+``before_mb`` the memory of this process before, and ``driver_mb`` its peak, or that of the command, while it scored.
+The exit status is 1 if a row is wrong, missing, double, or was scored twice, or if too few processes were killed.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument("--query-words", type=int, default=0, help="that queries begin with, to be longer")
     parser.add_argument("--part-rows", type=int, default=5_000, help="of a batch of Ray, or a partition of Spark")
     parser.add_argument("--kill", action="store_true", help="kill processes meanwhile; for ray and spark")
     parser.add_argument("--real", action="store_true", help="have the demonstration model compute")
@@ -64,7 +65,7 @@ def main() -> int:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(path).resolve()) for path in paths if path)
     engine = ENGINES[given.engine]()
-    rows = engine.table(Rows(given.rows, given.queries))
+    rows = engine.table(Rows(given.rows, given.queries, given.query_words))
     is_real = given.real or given.model is not None
     model = (given.model or DEMONSTRATION).resolve()
     with ExitStack() as stack:

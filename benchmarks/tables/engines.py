@@ -10,7 +10,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,7 @@ PATIENCE = 300.0
 PROCESSES = 2
 TASK_FAILURES = 8
 LOOP_ROWS = 2_000
-QUERY_AND_ITEM = {"query_column": "query", "item_column": "item"}
+QUERY_AND_ITEM: dict[str, Any] = {"query_column": "query", "item_column": "item"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,7 @@ class Ray(Engine):
     def start(self) -> None:
         import ray
 
-        # Ray reckons that a process of the pool takes a core, and each task that reads or writes another one.
-        ray.init(num_cpus=2 * PROCESSES, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        ray.init(num_cpus=PROCESSES, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         ray.data.DataContext.get_current().enable_progress_bars = False
 
     def score(self, work: Work) -> None:
@@ -183,7 +182,8 @@ class Polars(Engine):
 
         from scoreline import frames
 
-        frames.score(pl.scan_parquet(work.source), **QUERY_AND_ITEM, **work.of_service).sink_parquet(work.target)
+        asked: dict[str, Any] = {**QUERY_AND_ITEM, **work.of_service}
+        frames.score(pl.scan_parquet(work.source), **asked).sink_parquet(work.target)
 
 
 class Run(Engine):
@@ -209,7 +209,7 @@ class Loop(Engine):
     def table(self, rows: Rows) -> Rows:
         """Return fewer rows, with as many of each query."""
         count = min(rows.count, LOOP_ROWS)
-        return Rows(count, max(1, rows.queries * count // rows.count))
+        return replace(rows, count=count, queries=max(1, rows.queries * count // rows.count))
 
     def score(self, work: Work) -> float:
         from pyarrow import parquet as pq

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer
 from benchmarks.batches.lines import logits
 from benchmarks.pairs import ITEM, LABELS, pair
 from benchmarks.shapes import DEMONSTRATION
+from benchmarks.upload import WORDS
 from scoreline.client import Client
 
 WRITTEN_AT_A_TIME = 50_000
@@ -35,11 +37,18 @@ class Rows:
 
     count: int
     queries: int
+    words: int = 0  # that queries begin with
+
+    def query(self, number: int) -> str:
+        """Return one of the queries."""
+        words = random.Random(number).choices(WORDS, k=self.words)
+        return " ".join([*words, pair(0, number)[0]])
 
     def of(self, numbers: Sequence[int]) -> tuple[list[str], list[str]]:
         """Return the queries and the items of some rows."""
-        queries = [pair(0, number * self.queries // self.count)[0] for number in numbers]
-        return queries, [ITEM.format(number) for number in numbers]
+        places = [number * self.queries // self.count for number in numbers]
+        known = {place: self.query(place) for place in set(places)}
+        return [known[place] for place in places], [ITEM.format(number) for number in numbers]
 
     def write(self, path: Path) -> None:
         """Write all rows to a Parquet file."""
@@ -89,7 +98,7 @@ class Prefixes:
         """Return the tokens of the queries of all rows, and those of all queries."""
         of_rows = of_queries = 0
         for query in range(rows.queries):
-            tokens = len(self.tokens(pair(0, query)[0]))
+            tokens = len(self.tokens(rows.query(query)))
             # The numbers n of a query are those with query <= n * queries / count < query + 1.
             begin, end = (-(-number * rows.count // rows.queries) for number in (query, query + 1))
             of_rows += (end - begin) * tokens
@@ -144,10 +153,8 @@ def check_sample(rows: Rows, scored: Iterable[pa.RecordBatch], client: Client, f
 def batches_of(path: Path) -> Iterator[pa.RecordBatch]:
     """Yield what was written to a Parquet file, or to a folder with several. Of JSON lines, the same."""
     if path.suffix == ".jsonl":
-        with path.open() as file:
-            read: list[dict[str, Any]] = [json.loads(line) for line in file]
+        read: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
         yield from pa.Table.from_pylist(read).to_batches()
         return
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    for file in files:
+    for file in sorted(path.glob("*.parquet")) if path.is_dir() else [path]:
         yield from pq.ParquetFile(file).iter_batches(columns=COLUMNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from scoreline.client import KEY_VARIABLE, URL_VARIABLE
 from scoreline.frames.asked import Asking, asking
 from scoreline.frames.streams import served
 from scoreline.frames.tables import check_columns, table_of, with_columns
@@ -20,8 +22,16 @@ COUNTED = pa.schema([("items", pa.int64()), ("tokens", pa.int64())])
 
 
 def of_parts(asked: Mapping[str, Any], engine: str) -> Asking:
-    """Return what is asked of parts. Without ``run``, it gets a name that no other run has. Raises TableError."""
-    return asking(**{"run": f"{engine}-{secrets.token_hex(8)}", **asked})
+    """Return what is asked of parts, which need not know the environment of this process. Raises TableError.
+
+    Without ``run``, it gets a name that no other run has.
+    """
+    ours = {
+        "run": f"{engine}-{secrets.token_hex(8)}",
+        "url": os.environ.get(URL_VARIABLE),
+        "api_key": os.environ.get(KEY_VARIABLE),
+    }
+    return asking(**{**ours, **{name: value for name, value in asked.items() if value is not None}})
 
 
 def new_of_parts(wanted: Asking, columns: list[str]) -> dict[str, Kind]:

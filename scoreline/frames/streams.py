@@ -100,8 +100,8 @@ class _Ready:
         self._found.put(error)
 
     def give_up(self) -> None:
-        """Keep nobody waiting who hands something over."""
-        self._room.release(1_000_000)
+        """Keep nobody waiting who hands something over. There is one at a time, and nothing follows."""
+        self._room.release()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while (found := self._found.get()) is not None:
@@ -186,7 +186,7 @@ def written(asking: Asking, source: TableSource[Any], output: str, *, restart: b
 
 def _warn(finished: Finished, warned: set[str]) -> None:
     for warning in finished.warnings:
-        # What differs only in its figures is the same.
-        if (kind := without_figures(warning)) not in warned:
+        # What differs only in its figures, and in the rows that it names, is the same.
+        if (kind := without_figures(warning).partition(", such as ")[0]) not in warned:
             warned.add(kind)
             warnings.warn(warning, stacklevel=5)

@@ -54,7 +54,7 @@ def test_a_function_with_a_query_of_its_own_takes_items_and_relevance_needs_no_l
 
 
 def test_a_function_answers_questions_about_a_text(connection: Any, client: Client) -> None:
-    questions = {
+    questions: dict[str, Any] = {
         "urgent": {"type": "noul", "instructions": "Is it urgent?"},
         "team": {"type": "choice", "instructions": "Which team?", "criteria": {"billing": None, "sales": None}},
     }

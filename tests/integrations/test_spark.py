@@ -107,7 +107,7 @@ def test_what_is_wrong_is_said_in_one_line(frame: DataFrame, options: dict[str, 
 
 
 def test_questions_and_relevance_work_alike(session: SparkSession, client: Client, shared_up: Up) -> None:
-    questions = {
+    questions: dict[str, Any] = {
         "urgent": {"type": "noul", "instructions": "Is it urgent?"},
         "team": {"type": "choice", "instructions": "Which team?", "criteria": {"billing": None, "sales": None}},
     }

@@ -140,7 +140,7 @@ def test_rows_may_have_queries_and_labels_of_their_own(client: Client, asked: di
     rows = [{"q": f"Query {n % 2}", "item": f" item {n}", "labels": LABELS[: 1 + n % 2]} for n in range(6)]
     found = frames.score(pl.DataFrame(rows), "item", query_column="q", label_columns=["labels"], url=asked["url"])
     for row, cells in zip(rows, found.iter_rows(named=True), strict=True):
-        expected = client.score(row["q"], [row["item"]], labels=row["labels"])  # type: ignore[arg-type]
+        expected = client.score(row["q"], [row["item"]], labels=row["labels"])
         assert cells["scores"] == pytest.approx(expected.scores[0])
         assert cells["best_label"] in row["labels"]
 
@@ -159,7 +159,7 @@ def test_a_table_is_ranked_by_the_template_of_the_model(client: Client, asked: d
 def test_questions_are_answered_about_a_column_or_an_object_of_several(
     shared_up: Up, client: Client, tmp_path: Path
 ) -> None:
-    questions = {
+    questions: dict[str, Any] = {
         "urgent": YesNo("Is it urgent?"),
         "team": {"type": "choice", "instructions": "Which team?", "criteria": {"billing": None, "sales": None}},
         "mood": {"type": "score", "instructions": "How angry?", "criteria": ["calm", "angry"]},
@@ -226,7 +226,8 @@ def test_caps_are_exact_and_hold_before_anything_is_scored(
     assert found.items == len(ITEMS)
     assert found.prompt_tokens == client.dry_run("Review: ", ITEMS, labels=LABELS).prompt_tokens
     before = len(list(client.jobs()))
-    for cap in ({"max_items": found.items - 1}, {"max_tokens": found.prompt_tokens - 1}):
+    caps: list[dict[str, Any]] = [{"max_items": found.items - 1}, {"max_tokens": (found.prompt_tokens or 0) - 1}]
+    for cap in caps:
         with pytest.raises(CostError, match=r"are more than the [\d,]+ that max_(items|tokens) leaves: none is scored"):
             frames.score(reviews, "review", **asked, **cap)
     assert len(list(client.jobs())) == before
