@@ -6,6 +6,7 @@ Workers and the triggerer find the service, and their key, in ``SCORELINE_URL`` 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -31,6 +32,11 @@ class JobTrigger(BaseTrigger):
         """Return how another process makes the same trigger."""
         return f"{JobTrigger.__module__}.{JobTrigger.__qualname__}", {"job_id": self.job_id}
 
+    async def on_kill(self) -> None:
+        """Cancel the job of a task that is stopped."""
+        async with AsyncClient() as client:
+            await client.cancel(self.job_id)
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Wait for the job."""
         async with AsyncClient(retry_seconds=OUTAGE_SECONDS, outage_seconds=OUTAGE_SECONDS) as client:
@@ -43,8 +49,10 @@ class ScoreOperator(BaseOperator):
     """Submits a job of scores, defers until it has ended, and returns its id, by which ``client.scores`` reads it.
 
     query, items: what is scored; items may also be a function that returns them, which is called by the worker.
-    options: those of the job, as for :meth:`Client.submit`. A task that is tried again goes on with the job that it has
-    submitted, unless that one has failed. The task fails if the job does; a task that is stopped cancels it.
+    options: those of the job, as for :meth:`Client.submit`.
+
+    A task that is tried again and asks the same goes on with the job that it has submitted, unless that one has failed.
+    The task fails if the job does. Stopping the task cancels the job.
     """
 
     template_fields: Sequence[str] = ("query", "options")
@@ -59,29 +67,21 @@ class ScoreOperator(BaseOperator):
     ) -> None:
         super().__init__(**of_airflow)
         self.query, self.items, self.options = query, items, options
-        self._job_id: str | None = None
 
     def execute(self, context: Context) -> None:
         """Submit the job, or find the one that an earlier try has submitted."""
         task = context["ti"]
-        name = f"{task.dag_id} {task.run_id} {task.task_id} {task.map_index}"
-        base = f"airflow-{hashlib.blake2b(name.encode(), digest_size=20).hexdigest()}"
-        items = self.items() if callable(self.items) else self.items
+        items = [*(self.items() if callable(self.items) else self.items)]
+        asked = [task.dag_id, task.run_id, task.task_id, task.map_index, self.query, items, self.options]
+        base = f"airflow-{hashlib.blake2b(json.dumps(asked).encode(), digest_size=20).hexdigest()}"
         with Client() as client:
             for attempt in count():
                 job = client.submit(self.query, items, idempotency_key=f"{base}-{attempt}", **self.options)
                 if not job.ended or job.status == "succeeded":
                     break
-        self._job_id = job.id
         self.defer(trigger=JobTrigger(job.id), method_name=self.resume.__name__)
 
     def resume(self, _: Context, event: str) -> str:
         """Return the id of the job. Raises JobEnded if it has not succeeded."""
         with Client() as client:
             return client.wait(event).id
-
-    def on_kill(self) -> None:
-        """Cancel the job of a task that is stopped before it has deferred."""
-        if self._job_id is not None:
-            with Client() as client:
-                client.cancel(self._job_id)

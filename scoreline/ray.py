@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost
-from scoreline.frames.partitions import Counting, Scoring, of_parts
+from scoreline.frames.partitions import Counting, of_parts
+from scoreline.frames.tables import with_columns
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -31,12 +33,11 @@ class Scorer:
         """Raise TableError if what is asked is wrong."""
         if {"max_items", "max_tokens"} & asked.keys():
             raise TypeError("a batch knows no other: give max_items and max_tokens to scoreline.ray.scored")
-        self._scoring = Scoring(of_parts({**asked, "run": run}, "ray"))
+        self._asking = of_parts({**asked, "run": run}, "ray")
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """Return a batch with its scores. Raises TableError and ScorelineError."""
-        found = list(self._scoring(batch.to_batches()))
-        return pa.Table.from_batches(found) if found else batch
+        return with_columns(batch, self._asking)
 
 
 def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **asked: Any) -> Dataset:
@@ -52,7 +53,7 @@ def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **ask
 
     wanted = of_parts(asked, "ray")
     if wanted.max_items is not None or wanted.max_tokens is not None:
-        cost(dataset, **asked).check(wanted.max_items, wanted.max_tokens)
+        _cost(dataset, wanted, tokens=wanted.max_tokens is not None).check(wanted.max_items, wanted.max_tokens)
     of_each = {name: value for name, value in asked.items() if name not in ("max_items", "max_tokens")}
     ours = {"run": wanted.plan.shared_run, "url": wanted.url, "api_key": wanted.api_key}
     return dataset.map_batches(
@@ -67,10 +68,14 @@ def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **ask
 
 def cost(dataset: Dataset, **asked: Any) -> Cost:
     """Return what scoring a dataset would take. Nothing is scored. asked: as for :func:`scored`."""
-    counting = Counting(of_parts(asked, "ray"), tokens=True)
+    return _cost(dataset, of_parts(asked, "ray"), tokens=True)
+
+
+def _cost(dataset: Dataset, wanted: Asking, *, tokens: bool) -> Cost:
+    counting = Counting(wanted, tokens)
 
     def count(batch: pa.Table) -> pa.Table:
         return pa.Table.from_batches(counting(batch.to_batches()))
 
     totals = dataset.map_batches(count, batch_format="pyarrow").sum(["items", "tokens"])
-    return Cost(int(totals["sum(items)"]), int(totals["sum(tokens)"]))
+    return Cost(int(totals["sum(items)"] or 0), int(totals["sum(tokens)"] or 0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost
 from scoreline.frames.partitions import Counting, Scoring, new_of_parts, of_parts
 from scoreline.runs.formats import Kind
@@ -28,9 +29,9 @@ def scored(frame: DataFrame, **asked: Any) -> DataFrame:
     from pyspark.sql.types import StructType
 
     wanted = of_parts(asked, "spark")
-    new = new_of_parts(wanted, frame.columns)
+    wanted, new = new_of_parts(wanted, frame.columns)
     if wanted.max_items is not None or wanted.max_tokens is not None:
-        cost(frame, **asked).check(wanted.max_items, wanted.max_tokens)
+        _cost(frame, wanted, tokens=wanted.max_tokens is not None).check(wanted.max_items, wanted.max_tokens)
     schema = StructType([*frame.schema.fields])
     for name, kind in new.items():
         schema = schema.add(name, _TYPES[kind])
@@ -39,6 +40,10 @@ def scored(frame: DataFrame, **asked: Any) -> DataFrame:
 
 def cost(frame: DataFrame, **asked: Any) -> Cost:
     """Return what scoring a data frame would take. Nothing is scored. asked: as for :func:`scored`."""
-    counted = frame.mapInArrow(Counting(of_parts(asked, "spark"), tokens=True), "items long, tokens long")
+    return _cost(frame, of_parts(asked, "spark"), tokens=True)
+
+
+def _cost(frame: DataFrame, wanted: Asking, *, tokens: bool) -> Cost:
+    counted = frame.mapInArrow(Counting(wanted, tokens), "items long, tokens long")
     (totals,) = counted.groupBy().sum("items", "tokens").collect()
     return Cost(totals[0] or 0, totals[1] or 0)

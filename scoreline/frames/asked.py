@@ -11,13 +11,14 @@ from scoreline.client import AsyncClient, LabelNormalization, LabelScoring, Mode
 from scoreline.client.decisions import Questions, bodies_of
 from scoreline.client.options import Permute
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.frames.errors import as_table_errors
+from scoreline.frames.errors import TableError, as_table_errors
 from scoreline.runs.columns import read_columns
 from scoreline.runs.decisions import StateColumns, permute_of, read_questions
 from scoreline.runs.formats import STANDARD, Format, Kind
-from scoreline.runs.plan import RELEVANCE, Empty, Plan, Remedy, check_free, new_columns
+from scoreline.runs.plan import Empty, Plan, Remedy, new_columns
 from scoreline.runs.prompts import Columns
 from scoreline.runs.windows import WindowSize
+from scoreline.templates import pinned, template_of
 
 WINDOW = WindowSize(20_000, 32 * 1024 * 1024)
 """How many rows, and characters, are in memory at a time. Rows of one query within them are scored together."""
@@ -32,8 +33,9 @@ class TableOptions(TypedDict, total=False):
     like any other.
     max_items, max_tokens: raise CostError, before anything is scored, if the rows are more, or their prompts have more
     tokens, which the service counts first.
-    run: the name of a run. Whoever asks the same of the same rows under the same name gets the scores of the jobs that
-    are there, so a task that is tried again, or done twice, scores nothing twice.
+    run: the name of a run. Whoever asks the same of the same rows of a query under the same name within a day gets the
+    scores of the jobs that are there, so a task that is tried again, or done twice, scores nothing twice. Its jobs go
+    on when whoever asked is gone.
     concurrency: jobs at a time. patience: seconds for which a service that is away is waited for, once it has answered.
     url, api_key: those of the service; None: as for :class:`Client`. model: the name of a model; None: the served one.
     """
@@ -71,6 +73,9 @@ class PromptOptions(TableOptions, total=False):
     threshold: str | None
 
 
+MOST_AT_ONCE = 500
+"""Jobs at a time, at most."""
+
 _NOT_SENT = ("column_prefix", "on_error", "on_too_long", "empty", "run", "concurrency")
 _OF_THE_CALLER = ("max_items", "max_tokens", "patience", "url", "api_key")
 
@@ -80,7 +85,6 @@ class Asking:
     """What is asked about each row. It can be sent to other processes."""
 
     plan: Plan
-    only_relevance: bool = False  # whether labels are the service's own business
     max_items: int | None = None
     max_tokens: int | None = None
     patience: float = 3600.0
@@ -93,20 +97,30 @@ class Asking:
         names = [name for name, _ in self.plan.columns.named]
         return list(dict.fromkeys([*names, *(name for one in self.plan.columns.fillings for name in one.columns)]))
 
-    def client(self) -> AsyncClient:
-        """Return a client of the service."""
-        return AsyncClient(self.url, api_key=self.api_key, retry_seconds=self.patience, outage_seconds=self.patience)
+    def client(self, *, is_reached: bool = True) -> AsyncClient:
+        """Return a client of the service. is_reached: whether the service has answered, so that it is waited for."""
+        client = AsyncClient(self.url, api_key=self.api_key, retry_seconds=self.patience, outage_seconds=self.patience)
+        client.service.was_reached = is_reached
+        return client
 
     def of_served(self, models: Sequence[Model]) -> Asking:
-        """Return the same for what a service serves. Raises TableError."""
-        if not self.only_relevance or self.plan.options.get("template") is not None:
-            return self
-        wanted = self.plan.options.get("model")
-        named = [one for one in models if wanted is None or wanted == one.id or wanted in one.aliases]
-        template = next((one.template for one in named if one.template is not None), None)
-        if template is None:
-            return self  # a model that was trained to rank needs none
-        return replace(self, plan=replace(self.plan, options={**self.plan.options, "template": template}))
+        """Return the same of the model and the template that the service means now. Raises TableError."""
+        options = dict(self.plan.options)
+        wanted = options.get("model")
+        of_name = [one for one in models if wanted in (None, "default", one.id) or wanted in one.aliases]
+        if not of_name:
+            return self  # The service says what is wrong.
+        model = of_name[0]
+        options["model"] = model.id
+        template = options.get("template")
+        if self.plan.only_relevance and template is None:
+            template = model.template
+            if template is None and len(model.classes) != 1:
+                raise TableError(f"the model {model.id} has no template that says what relevance is: name a template")
+        with as_table_errors():
+            if template is not None:
+                options["template"] = pinned(template_of(models, template))
+        return replace(self, plan=replace(self.plan, options=options))
 
     def columns(self, models: Sequence[Model], taken: Sequence[str]) -> dict[str, Kind]:
         """Return the new columns. models: what the service serves. taken: the columns of the table.
@@ -114,10 +128,6 @@ class Asking:
         Raises TableError.
         """
         with as_table_errors():
-            if self.only_relevance:
-                name = self.plan.prefix + RELEVANCE
-                check_free([name], taken)
-                return {name: Kind.NUMBER}
             plan, labels = self.plan.of_served(models)
             return new_columns(plan, labels, taken)
 
@@ -139,8 +149,11 @@ def scoring(
     """
     given = _checked(options, PromptOptions)
     with as_table_errors():
-        if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-            raise CommandError("labels must be a list of texts", ExitCode.USAGE)
+        for name, texts in (("labels", labels), ("label_columns", label_columns)):
+            if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+                raise CommandError(f"{name} must be a list of texts", ExitCode.USAGE)
+        if label_columns and (labels or given.get("template") is not None):
+            raise CommandError("rows of label_columns have no other labels: leave out labels", ExitCode.USAGE)
         columns = read_columns(
             item_column, query_column, query, given, label_columns, scores_empty=given.get("empty") == Empty.SCORE
         )
@@ -156,7 +169,7 @@ def ranking(
     options: PromptOptions. Without ``template``, the one of the model says what relevance is.
     """
     asking = scoring(document_column, query_column=query_column, query=query, **options)
-    return replace(asking, only_relevance=True)
+    return replace(asking, plan=replace(asking.plan, only_relevance=True))
 
 
 def deciding(
@@ -188,17 +201,20 @@ def deciding(
 
 
 def asking(**asked: Any) -> Asking:
-    """Return what is asked: with ``questions`` as :func:`deciding`; with labels or a template as :func:`scoring`.
+    """Return what is asked, by the arguments of one of the functions of :mod:`scoreline.frames`.
 
-    With neither, it is the relevance, as :func:`ranking` has it.
+    With ``questions`` it is a decision, as :func:`deciding` has it. With ``labels`` (an empty list for a model with
+    classes), ``label_columns`` or a ``template``, it is a score, as :func:`scoring` has it. With none of them, or with
+    a ``document_column``, it is the relevance, as :func:`ranking` has it.
     """
     if "questions" in asked:
         return deciding(asked.pop("questions"), **asked)
-    of_scores = ("labels", "label_columns", "template", "calibration", "threshold")
-    of_items = scoring if any(asked.get(name) for name in of_scores) else ranking
+    if "document_column" in asked:
+        return ranking(asked.pop("document_column"), **asked)
     if "item_column" not in asked:
-        raise TypeError("give item_column, or questions and state_column")
-    return of_items(asked.pop("item_column"), **asked)
+        raise TypeError("give item_column, or document_column, or questions and state_column")
+    is_scored = any(asked.get(name) is not None for name in ("labels", "label_columns", "template"))
+    return (scoring if is_scored else ranking)(asked.pop("item_column"), **asked)
 
 
 def _checked(options: Mapping[str, Any], known: type) -> dict[str, Any]:
@@ -218,6 +234,13 @@ def _asking(
         if options.get(name, "fail") not in [*kind]:
             choices = ", ".join(map(repr, map(str, kind)))
             raise CommandError(f"{name} must be one of {choices}, not {options[name]!r}", ExitCode.USAGE)
+    concurrency, run, patience = options.get("concurrency", 256), options.get("run"), options.get("patience", 0)
+    if not 1 <= concurrency <= MOST_AT_ONCE:
+        raise CommandError(f"concurrency must be from 1 to {MOST_AT_ONCE}, not {concurrency}", ExitCode.USAGE)
+    if run is not None and not run.strip():
+        raise CommandError("run must be a name, and not empty", ExitCode.USAGE)
+    if patience < 0:
+        raise CommandError(f"patience must be at least 0, not {patience}", ExitCode.USAGE)
     sent = {name: value for name, value in options.items() if name not in (*_NOT_SENT, *_OF_THE_CALLER)}
     plan = Plan(
         source=STANDARD,
@@ -226,15 +249,15 @@ def _asking(
         target_format=Format.JSON_LINES,
         columns=columns,
         labels=labels,
-        options={name: value for name, value in sent.items() if value},
+        options={name: value for name, value in sent.items() if value not in (None, "", [], ()) and value is not False},
         window=WINDOW,
         questions=questions or {},
         prefix=options.get("column_prefix", ""),
         on_error=Remedy(options.get("on_error", "fail")),
         on_too_long=Remedy(options.get("on_too_long", "fail")),
         empty=Empty(options.get("empty", "fail")),
-        concurrency=options.get("concurrency", 256),
-        shared_run=options.get("run"),
+        concurrency=concurrency,
+        shared_run=run,
     )
     own = {name: options[name] for name in _OF_THE_CALLER if name in options}
     return Asking(plan, **own)

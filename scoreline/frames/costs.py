@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from scoreline.client import AsyncClient, InvalidRequest, RequestTooLarge
+from scoreline.client import AsyncClient, InvalidRequest
 from scoreline.client.background import Background
 from scoreline.frames.asked import Asking
 from scoreline.frames.errors import CostError, as_table_errors
+from scoreline.frames.streams import served
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import Plan
 from scoreline.runs.reading import Source
-from scoreline.runs.run import in_a_thread
+from scoreline.runs.run import first_of, in_a_thread
+from scoreline.runs.scoring import concerns_rows
 from scoreline.runs.trial import dry_run
 from scoreline.runs.windows import Group, unwritten_windows
 
@@ -22,9 +24,9 @@ AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What scoring some rows takes. Rows that can't be scored take nothing."""
+    """What scoring some rows takes."""
 
-    items: int  # rows
+    items: int  # rows with a text
     prompt_tokens: int | None  # the lengths of all prompts, summed; None: they were not counted
 
     def check(self, max_items: int | None, max_tokens: int | None) -> None:
@@ -36,6 +38,7 @@ class Cost:
 
 def cost_of(asking: Asking, source: Source, *, tokens: bool) -> Cost:
     """Return what scoring rows takes. tokens: whether tokens are counted. Raises TableError and ScorelineError."""
+    asking = asking.of_served(served(asking))
     client = asking.client()
     with Background(client) as background, as_table_errors():
         return background.start(_cost_of(asking.plan, client, source, tokens=tokens)).result()
@@ -48,25 +51,31 @@ async def _cost_of(plan: Plan, client: AsyncClient, source: Source, *, tokens: b
     async def count(group: Group) -> None:
         nonlocal prompt_tokens
         try:
-            # A row that is refused takes nothing, and so do its neighbours until the run has left it out.
-            found = await dry_run(group, plan, client)
-            prompt_tokens += found.prompt_tokens
-        except (InvalidRequest, RequestTooLarge):
-            middle = len(group.rows) // 2
-            halves = (group.part(0, middle), group.part(middle, len(group.rows))) if middle else ()
-            for half in halves:
+            prompt_tokens += (await dry_run(group, plan, client)).prompt_tokens
+        except InvalidRequest as error:
+            if not concerns_rows(error, group, plan):
+                raise
+            # A row that is refused takes nothing, and its neighbours are counted without it.
+            middle = 0 if plan.questions else len(group.rows) // 2
+            for half in (group.part(0, middle), group.part(middle, len(group.rows))) if middle else ():
                 await count(half)
 
     async def count_in_turn(group: Group) -> None:
         async with room:
             await count(group)
 
-    windows = unwritten_windows(source, plan.window, Journal(None, {}))
-    while (window := await in_a_thread(lambda: next(windows, None))) is not None:
-        groups, _, _ = window.groups(plan.columns)
-        items += sum(len(group.rows) for group in groups)
-        if tokens:
-            async with asyncio.TaskGroup() as tasks:
-                for group in groups:
-                    tasks.create_task(count_in_turn(group))
+    journal = Journal(None, {})
+    try:
+        windows = unwritten_windows(source, plan.window, journal)
+        while (window := await in_a_thread(lambda: next(windows, None))) is not None:
+            groups, _, _ = window.groups(plan.columns)
+            items += sum(len(group.rows) for group in groups)
+            if tokens:
+                async with asyncio.TaskGroup() as tasks:
+                    for group in groups:
+                        tasks.create_task(count_in_turn(group))
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None
+    finally:
+        journal.close()
     return Cost(items, prompt_tokens if tokens else None)

@@ -10,7 +10,7 @@ from scoreline.failures import in_python
 
 
 class TableError(ValueError):
-    """A table, or what is asked about it, is wrong. The service has scored nothing for it that could be lost."""
+    """A table, or what is asked about it, is wrong."""
 
 
 class CostError(TableError):

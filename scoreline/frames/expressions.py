@@ -21,14 +21,17 @@ def scores_of(what: pl.Expr, query: pl.Expr | str | None = None, **asked: Any) -
     of_all = {"query": query} if isinstance(query, str) else {}
     function = Function({**asked, **of_all})
     inputs = [query, what] if isinstance(query, pl.Expr) else [what]
-    returned = pl.from_arrow(function.fields.empty_table())
-    assert isinstance(returned, pl.DataFrame)
+    empty = pl.from_arrow(function.fields.empty_table())
+    assert isinstance(empty, pl.DataFrame)
+    returned = pl.Struct(dict(empty.schema))
 
     def compute(columns: Any) -> pl.Series:
-        longest = max(map(len, columns))
-        arrays = [
-            (one.extend_constant(one[0], longest - 1) if len(one) < longest else one).to_arrow() for one in columns
-        ]
-        return pl.Series(columns[-1].name, pl.from_arrow(function(*arrays)))
+        name, rows = columns[-1].name, len(columns[-1])
+        if rows:
+            rows = max(map(len, columns))
+            # A constant is a column of one row.
+            whole = [one if len(one) == rows else one.new_from_index(0, rows) for one in columns]
+            return pl.Series(name, pl.from_arrow(function(*(one.to_arrow() for one in whole))))
+        return pl.Series(name, [], returned)
 
-    return pl.map_batches(inputs, compute, return_dtype=pl.Struct(dict(returned.schema)), is_elementwise=False)
+    return pl.map_batches(inputs, compute, return_dtype=returned, is_elementwise=False)

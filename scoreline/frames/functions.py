@@ -11,14 +11,14 @@ import pyarrow as pa
 from scoreline.frames.asked import asking
 from scoreline.frames.costs import Cost
 from scoreline.frames.streams import Calls, served
-from scoreline.frames.tables import new_of_whole, schema_of, table_of
+from scoreline.frames.tables import check_columns, new_of_whole, schema_of, table_of
 
 STATE, ITEM, QUERY = "state", "item", "query"
 """The names of the parameters."""
 
 
 class Function:
-    """A function of one column, or of queries and items. A null gives null.
+    """A function of one column, or of queries and items. A null, and a blank text, gives a struct of nulls.
 
     What ``max_items`` and ``max_tokens`` allow holds for all calls together.
     """
@@ -35,6 +35,7 @@ class Function:
             if asked.get("query") is None:
                 self.parameters, named = (QUERY, ITEM), {**named, "query_column": QUERY}
         wanted = asking(**{"empty": "skip", **asked, **named})
+        check_columns(wanted, list(self.parameters))
         models = served(wanted)
         self._asking = wanted.of_served(models)
         self._new = self._asking.columns(models, ())

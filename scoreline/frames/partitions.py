@@ -34,11 +34,15 @@ def of_parts(asked: Mapping[str, Any], engine: str) -> Asking:
     return asking(**{**ours, **{name: value for name, value in asked.items() if value is not None}})
 
 
-def new_of_parts(wanted: Asking, columns: list[str]) -> dict[str, Kind]:
-    """Return the new columns of all parts. columns: those of the table. Raises TableError and ScorelineError."""
+def new_of_parts(wanted: Asking, columns: list[str]) -> tuple[Asking, dict[str, Kind]]:
+    """Return what all parts are asked, with the model and the template of now, and the new columns.
+
+    columns: those of the table. Raises TableError and ScorelineError.
+    """
     check_columns(wanted, columns)
     models = served(wanted)
-    return wanted.of_served(models).columns(models, columns)
+    wanted = wanted.of_served(models)
+    return wanted, wanted.columns(models, columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from scoreline.client import Model
 from scoreline.client.background import Background
+from scoreline.exit_codes import CommandError
 from scoreline.frames.asked import Asking
 from scoreline.frames.errors import TableError, as_table_errors
 from scoreline.runs.beginning import Finished, run
@@ -45,13 +46,22 @@ class TableSource(Generic[C]):
     unit = "row"
 
     def __init__(
-        self, chunks: Iterable[C], columns: Sequence[str], rows: Callable[[C, list[str]], Iterable[Row]], schema: Any
+        self,
+        chunks: Iterable[C],
+        columns: Sequence[str],
+        rows: Callable[[C, list[str]], Iterable[Row]],
+        schema: Any,
+        *,
+        keeps: bool,
     ) -> None:
-        """columns: those that are read. rows: returns the rows of a chunk with these. schema: Arrow's, if any."""
+        """columns: those that are read. rows: returns the rows of a chunk with these. schema: Arrow's, if any.
+
+        keeps: whether chunks are kept for :meth:`beside`.
+        """
         self.name = NAME
         self.columns: list[str] | None = list(columns)
         self.schema = schema
-        self._chunks, self._rows = chunks, rows
+        self._chunks, self._rows, self._keeps = chunks, rows, keeps
         self._kept: deque[C] = deque()
 
     def __iter__(self) -> Iterator[tuple[int, Row]]:
@@ -60,7 +70,8 @@ class TableSource(Generic[C]):
         for chunk in self._chunks:
             if not len(chunk):
                 continue
-            self._kept.append(chunk)
+            if self._keeps:
+                self._kept.append(chunk)
             for row in self._rows(chunk, self.columns):
                 yield number, row
                 number += 1
@@ -91,16 +102,19 @@ class _Ready:
     def __init__(self) -> None:
         self._found: queue.SimpleQueue[pa.RecordBatch | TableError | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(WINDOWS_READY)
+        self._is_given_up = False
 
     def put(self, batch: pa.RecordBatch) -> None:
-        self._room.acquire()
+        if not self._is_given_up:
+            self._room.acquire()
         self._found.put(batch)
 
     def end(self, error: TableError | None = None) -> None:
         self._found.put(error)
 
     def give_up(self) -> None:
-        """Keep nobody waiting who hands something over. There is one at a time, and nothing follows."""
+        """Keep nobody waiting who hands something over, which is one thread at a time."""
+        self._is_given_up = True
         self._room.release()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -125,18 +139,16 @@ class Calls:
 
 
 class _ArraySink:
-    """Takes rows with new columns, and hands over those that are wanted."""
+    """Takes rows with new columns, and hands these over."""
 
-    def __init__(self, ready: _Ready, wanted: Mapping[str, Kind], new: Mapping[str, Kind]) -> None:
-        self._ready = ready
-        # The relevance that a model gives which was trained to rank is its only score, by the name of its class.
-        self._columns = {name: (name if name in new else next(iter(new)), kind) for name, kind in wanted.items()}
+    def __init__(self, ready: _Ready, columns: Mapping[str, Kind]) -> None:
+        self._ready, self._columns = ready, columns
 
     def resume(self, state: int) -> None:
         assert state == 0
 
     def write(self, rows: Sequence[Row]) -> int:
-        arrays = {name: pa.array([row[of] for row in rows], TYPES[kind]) for name, (of, kind) in self._columns.items()}
+        arrays = {name: pa.array([row[name] for row in rows], TYPES[kind]) for name, kind in self._columns.items()}
         self._ready.put(pa.RecordBatch.from_pydict(arrays))
         return 0
 
@@ -147,7 +159,7 @@ class _ArraySink:
 
 def served(asking: Asking) -> list[Model]:
     """Return what the service serves. Raises ScorelineError."""
-    client = asking.client()
+    client = asking.client(is_reached=False)
     with Background(client) as background:
         return background.start(client.models()).result()
 
@@ -157,13 +169,19 @@ def scored(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the new columns of all rows, in their order. Raises TableError and ScorelineError.
 
-    columns: those that are wanted of the new ones. calls: to which this one belongs. Whoever ends the iteration early
-    has the jobs cancelled.
+    columns: the new ones. calls: to which this one belongs. Whoever ends the iteration early has the jobs cancelled,
+    unless they are those of a named run.
     """
     ready, client, calls = _Ready(), asking.client(), calls or Calls()
     with Background(client) as background, as_table_errors():
         console = Console(file=io.StringIO(), quiet=True)
-        opened: Callable[[Mapping[str, Kind]], Sink] = lambda new: _ArraySink(ready, columns, new)  # noqa: E731
+
+        def opened(new: Mapping[str, Kind]) -> Sink:
+            if new != columns:
+                message = "the service's template or model has other labels than when it was asked first: begin again"
+                raise CommandError(message)
+            return _ArraySink(ready, columns)
+
         running = background.start(run(asking.plan, client, console, source, opened))
         running.add_done_callback(lambda _: ready.end())
         calls.under_way.add(ready)

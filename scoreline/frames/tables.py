@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost, cost_of
 from scoreline.frames.errors import TableError, as_table_errors
 from scoreline.frames.streams import NAME, Calls, TableSource, scored, served, written
-from scoreline.runs.formats import Format, Kind, Row, format_of
+from scoreline.runs.formats import Format, Kind, Row
 from scoreline.runs.headings import missing_column
 from scoreline.runs.parquet import BATCH_ROWS, TYPES
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 CHUNK_ROWS = 10_000
-"""Rows of a table of Polars that are read at a time."""
+"""Rows of a table of pandas or Polars that are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +32,19 @@ class Table:
     columns: list[str]
     chunks: Callable[[], Iterable[Any]]  # all of its rows
     rows: Callable[[Any, list[str]], Iterable[Row]]  # of a chunk, with some columns
+    arrow_rows: Callable[[Any, list[str]], Iterable[Row]]  # the same, with values as Arrow has them
     schema: Callable[[], pa.Schema]
     with_new: Callable[[pa.Table], Any] | None  # the table with new columns; None: it comes in chunks
     can_be_read_again: bool = True
 
-    def source(self, columns: list[str], schema: pa.Schema | None = None) -> TableSource[Any]:
-        """Return the rows with some columns. schema: of these, if their types are to be kept."""
-        return TableSource(self.chunks(), columns, self.rows, schema)
+    def source(self, columns: list[str], *, keeps: bool = False) -> TableSource[Any]:
+        """Return the rows with some columns. keeps: as for TableSource."""
+        return TableSource(self.chunks(), columns, self.rows, None, keeps=keeps)
+
+    def whole_source(self) -> TableSource[Any]:
+        """Return the rows with all columns, whose types are kept. Dictionaries become what they stand for."""
+        schema = pa.schema([field.with_type(_plain(field.type)) for field in self.schema()])
+        return TableSource(self.chunks(), self.columns, self.arrow_rows, schema, keeps=False)
 
     def cost(self, asking: Asking, *, tokens: bool = True) -> Cost:
         """Return what scoring its rows takes. Raises TableError and ScorelineError."""
@@ -54,35 +59,15 @@ class Table:
         self.cost(asking, tokens=asking.max_tokens is not None).check(asking.max_items, asking.max_tokens)
 
 
-def table_of(given: Any) -> Table:
-    """Return how a table of any kind is read. Raises TypeError."""
-    if isinstance(given, pa.Table):
-        return _arrow(given, given)
-    if isinstance(given, pa.RecordBatch):
-        return _arrow(pa.Table.from_batches([given]), given)
-    polars, pandas = sys.modules.get("polars"), sys.modules.get("pandas")
-    if polars is not None and isinstance(given, polars.DataFrame):
-        return Table(
-            given.columns,
-            lambda: given.iter_slices(CHUNK_ROWS),
-            _rows_of_polars,
-            lambda: given.head(0).to_arrow().schema,
-            lambda new: given.hstack(polars.from_arrow(new)),
-        )
-    if pandas is not None and isinstance(given, pandas.DataFrame):
-        return _pandas(given)
-    if isinstance(given, pa.RecordBatchReader) or hasattr(given, "__arrow_c_stream__"):
-        reader = given if isinstance(given, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(given)
-        return Table(reader.schema.names, lambda: reader, _rows_of_arrow, lambda: reader.schema, None, False)
-    raise TypeError(f"a {type(given).__name__} is no table of Arrow, pandas or Polars, and gives no Arrow stream")
-
-
 def check_columns(asking: Asking, columns: list[str]) -> None:
     """Raise TableError if one is missing of these, or stands in a template where it has none of its places."""
     with as_table_errors():
         for name, option in asking.plan.columns.named:
             if name not in columns:
                 raise missing_column(NAME, Format.PARQUET, columns, name, option)
+        for name in asking.needed:
+            if name not in columns:
+                raise missing_column(NAME, Format.PARQUET, columns, name, "item_template")
         asking.plan.check_templates(NAME, columns)
 
 
@@ -91,26 +76,25 @@ def with_columns(given: Any, asking: Asking, output: str | None = None, *, resta
 
     A stream becomes a ``RecordBatchReader``. output: a Parquet file that is written meanwhile, and read then.
     """
-    polars = sys.modules.get("polars")
-    is_lazy = polars is not None and isinstance(given, polars.LazyFrame)
-    table = _lazy(given) if is_lazy else table_of(given)
+    table = table_of(given)
     check_columns(asking, table.columns)
     models = served(asking)
     asking = asking.of_served(models)
     new = asking.columns(models, table.columns)
+    polars = sys.modules.get("polars")
+    is_lazy = polars is not None and isinstance(given, polars.LazyFrame)
     if output is not None:
-        with as_table_errors():
-            if format_of(output, None, "output") is not Format.PARQUET:
-                raise CommandError(f"output must be a Parquet file, and not {output}", ExitCode.USAGE)
+        if not output.lower().endswith((".parquet", ".pq")) or "://" in output:
+            raise TableError(f"output must be the name of a Parquet file, and not {output}")
+        if restart and asking.plan.shared_run is not None:
+            raise TableError("restart does not go with run: give the run another name")
         table.check_cost(asking)
-        written(asking, table.source(table.columns, table.schema()), output, restart=restart)
+        written(asking, table.whole_source(), output, restart=restart)
         return _read(output, table, new, given if is_lazy else None)
     if is_lazy:
-        return _scanned(given, table, asking, new)
-    if table.with_new is None:
-        return _streamed(table, asking, new)
+        return _scanned(given, asking, new)
     table.check_cost(asking)
-    return table.with_new(new_of_whole(table, asking, new))
+    return _streamed(table, asking, new) if table.with_new is None else table.with_new(new_of_whole(table, asking, new))
 
 
 def new_of_whole(table: Table, asking: Asking, new: Mapping[str, Kind], calls: Calls | None = None) -> pa.Table:
@@ -124,115 +108,148 @@ def schema_of(new: Mapping[str, Kind]) -> pa.Schema:
 
 
 def _streamed(table: Table, asking: Asking, new: Mapping[str, Kind]) -> pa.RecordBatchReader:
-    table.check_cost(asking)
-    source = table.source(asking.needed)
-    schema = table.schema()
-    for field in schema_of(new):
-        schema = schema.append(field)
+    source = table.source(asking.needed, keeps=True)
+    schema = pa.schema([*table.schema(), *schema_of(new)])
     pairs = source.beside(scored(asking, source, new))
     batches = (pa.RecordBatch.from_arrays([*chunk.columns, *found.columns], schema=schema) for chunk, found in pairs)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _read(output: str, table: Table, new: Mapping[str, Kind], lazy: Any) -> Any:
+def _read(output: str, table: Table, new: Mapping[str, Kind], lazy: pl.LazyFrame | None) -> Any:
     """Return a table with the new columns that are in a file."""
-    stored = pq.read_schema(output).names
-    # The relevance that a model gives which was trained to rank is its only score, by the name of its class.
-    of = {name: name if name in stored else stored[len(table.columns)] for name in new}
     if lazy is not None:
-        polars = sys.modules["polars"]
-        found = polars.scan_parquet(output).select(
-            *table.columns, **{name: polars.col(old) for name, old in of.items()}
-        )
-        return found.cast(dict(lazy.collect_schema()))
+        return sys.modules["polars"].scan_parquet(output, glob=False).cast(dict(lazy.collect_schema()))
     if table.with_new is not None:
-        return table.with_new(pq.read_table(output, columns=[*of.values()]).rename_columns([*of]).cast(schema_of(new)))
+        return table.with_new(pq.read_table(output, columns=[*new]).cast(schema_of(new)))
     file = pq.ParquetFile(output)
-    batches = file.iter_batches(columns=[*table.columns, *of.values()])
-    schema = pa.schema([file.schema_arrow.field(old).with_name(name) for name, old in {**_same(table), **of}.items()])
-    return pa.RecordBatchReader.from_batches(
-        schema, (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
-    )
+    return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
 
 
-def _same(table: Table) -> dict[str, str]:
-    return {name: name for name in table.columns}
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type of what a dictionary stands for, and of texts that every reader of Parquet knows."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.large_string() if pa.types.is_string_view(kind) else kind
 
 
-def _lazy(given: pl.LazyFrame) -> Table:
-    schema = given.collect_schema()
-    empty = sys.modules["polars"].DataFrame(schema=schema)
-    return Table(
-        list(schema),
-        lambda: given.collect_batches(chunk_size=CHUNK_ROWS),
-        _rows_of_polars,
-        lambda: empty.to_arrow().schema,
-        None,
-    )
-
-
-def _scanned(given: pl.LazyFrame, table: Table, asking: Asking, new: Mapping[str, Kind]) -> pl.LazyFrame:
+def _scanned(given: pl.LazyFrame, asking: Asking, new: Mapping[str, Kind]) -> pl.LazyFrame:
     """Return a lazy frame whose rows are scored when it is collected, and only if their scores are wanted."""
     import polars as pl
     from polars.io.plugins import register_io_source
 
-    schema = {**given.collect_schema(), **pl.from_arrow(schema_of(new).empty_table()).schema}  # type: ignore[union-attr]
+    empty = pl.from_arrow(schema_of(new).empty_table())
+    assert isinstance(empty, pl.DataFrame)
+    schema = {**given.collect_schema(), **empty.schema}
 
     def scan(
         columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _: int | None
     ) -> Iterator[pl.DataFrame]:
         wanted = list(schema) if columns is None else columns
+        of_filter = set() if predicate is None else set(predicate.meta.root_names())
         few = given if rows is None else given.head(rows)
-        of_few = _lazy(few)
-        if not new.keys() & {*wanted, *(() if predicate is None else predicate.meta.root_names())}:
-            found: Iterable[pl.DataFrame] = of_few.chunks()
-        else:
-            of_few.check_cost(asking)
-            source = of_few.source(asking.needed)
+        if predicate is not None and not of_filter & new.keys():
+            few, predicate = few.filter(predicate), None  # What it leaves out is not scored.
+        is_scored = bool(new.keys() & {*wanted, *of_filter})
+        read = {*wanted, *of_filter, *(asking.needed if is_scored else ())} - new.keys()
+        table = _lazy(few.select([name for name in schema if name in read]))
+        found = table.chunks()
+        if is_scored:
+            table.check_cost(asking)
+            source = table.source(asking.needed, keeps=True)
             pairs = source.beside(scored(asking, source, new))
             found = (chunk.hstack(pl.from_arrow(scores)) for chunk, scores in pairs)
         for chunk in found:
-            kept = chunk if predicate is None else chunk.filter(predicate)
-            yield kept.select(wanted)
+            yield (chunk if predicate is None else chunk.filter(predicate)).select(wanted)
 
     return register_io_source(scan, schema=schema, is_pure=True)
 
 
-def _arrow(table: pa.Table, given: Any) -> Table:
-    def with_new(new: pa.Table) -> Any:
-        found = table
-        for name in new.column_names:
-            found = found.append_column(new.schema.field(name), new.column(name))
-        return found if given is table else found.combine_chunks().to_batches()[0]
+def table_of(given: Any) -> Table:
+    """Return how a table of any kind is read. Raises TypeError, and TableError for columns with the same name."""
+    if isinstance(given, pa.Table):
+        return _arrow(given, lambda found: found)
+    if isinstance(given, pa.RecordBatch):
+        return _arrow(pa.Table.from_batches([given]), _one_batch)
+    polars, pandas = sys.modules.get("polars"), sys.modules.get("pandas")
+    if polars is not None and isinstance(given, polars.LazyFrame):
+        return _lazy(given)
+    if polars is not None and isinstance(given, polars.DataFrame):
+        return _polars(
+            given.head(0), lambda: given.iter_slices(CHUNK_ROWS), lambda new: given.hstack(polars.from_arrow(new))
+        )
+    if pandas is not None and isinstance(given, pandas.DataFrame):
+        return _pandas(given)
+    if isinstance(given, pa.RecordBatchReader) or hasattr(given, "__arrow_c_stream__"):
+        reader = given if isinstance(given, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(given)
+        columns, schema = _distinct(reader.schema.names), reader.schema
+        return Table(columns, lambda: reader, _rows_of_arrow, _rows_of_arrow, lambda: schema, None, False)
+    raise TypeError(f"a {type(given).__name__} is no table of Arrow, pandas or Polars, and gives no Arrow stream")
 
-    return Table(table.column_names, table.to_batches, _rows_of_arrow, lambda: table.schema, with_new)
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return the names of columns. Raises TableError if two are the same."""
+    for name in names:
+        if names.count(name) > 1:
+            raise TableError(f"{NAME} has two columns {name!r}")
+    return names
+
+
+def _arrow(table: pa.Table, as_given: Callable[[pa.Table], Any]) -> Table:
+    def with_new(new: pa.Table) -> Any:
+        schema = pa.schema([*table.schema, *new.schema], metadata=table.schema.metadata)
+        return as_given(pa.Table.from_arrays([*table.columns, *new.columns], schema=schema))
+
+    columns = _distinct(table.column_names)
+    return Table(columns, table.to_batches, _rows_of_arrow, _rows_of_arrow, lambda: table.schema, with_new)
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
 
 
 def _pandas(given: Any) -> Table:
+    names = _distinct([str(name) for name in given.columns])
+    own = dict(zip(names, given.columns, strict=True))  # Names need not be texts.
+
     def arrow(chunk: Any, columns: list[str]) -> pa.Table:
         try:
-            return pa.Table.from_pandas(chunk[columns], preserve_index=False)
+            found = chunk[[own[name] for name in columns]].set_axis(columns, axis=1)
+            return pa.Table.from_pandas(found, preserve_index=False)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise TableError(f"{NAME} has a column of which no column of Arrow can be made: {error}") from None
+
+    def rows(chunk: Any, columns: list[str]) -> Iterator[Row]:
+        return _rows_of_arrow(arrow(chunk, columns), columns)
+
+    def chunks() -> Iterator[Any]:
+        return (given.iloc[begin : begin + CHUNK_ROWS] for begin in range(0, len(given), CHUNK_ROWS))
 
     def with_new(new: pa.Table) -> Any:
         columns = new.to_pandas()
         return given.assign(**{name: columns[name].array for name in new.column_names})
 
-    return Table(
-        [str(name) for name in given.columns],
-        lambda: (given.iloc[begin : begin + CHUNK_ROWS] for begin in range(0, len(given), CHUNK_ROWS)),
-        lambda chunk, columns: _rows_of_arrow(arrow(chunk, columns), columns),
-        lambda: arrow(given, [*given.columns]).schema,
-        with_new,
-    )
+    return Table(names, chunks, rows, rows, lambda: arrow(given, names).schema, with_new)
+
+
+def _lazy(given: pl.LazyFrame) -> Table:
+    empty = sys.modules["polars"].DataFrame(schema=given.collect_schema())
+    return _polars(empty, lambda: given.collect_batches(chunk_size=CHUNK_ROWS), None)
+
+
+def _polars(
+    empty: pl.DataFrame, chunks: Callable[[], Iterable[Any]], with_new: Callable[[pa.Table], Any] | None
+) -> Table:
+    """empty: a frame with the columns, and no row."""
+
+    def rows(chunk: pl.DataFrame, columns: list[str]) -> Iterator[Row]:
+        return chunk.select(columns).iter_rows(named=True)
+
+    def arrow_rows(chunk: pl.DataFrame, columns: list[str]) -> Iterator[Row]:
+        return _rows_of_arrow(chunk.to_arrow(), columns)  # Python's own times have no nanoseconds.
+
+    return Table(empty.columns, chunks, rows, arrow_rows, lambda: empty.to_arrow().schema, with_new)
 
 
 def _rows_of_arrow(chunk: Any, columns: list[str]) -> Iterator[Row]:
     needed = chunk.select(columns)
     for begin in range(0, len(needed), BATCH_ROWS):
         yield from needed.slice(begin, BATCH_ROWS).to_pylist()
-
-
-def _rows_of_polars(chunk: pl.DataFrame, columns: list[str]) -> Iterator[Row]:
-    return chunk.select(columns).iter_rows(named=True)

@@ -62,7 +62,8 @@ async def run(
         _check_folder(plan)
         if plan.restart:
             await _cancel_earlier(plan, client, console)
-        journal = Journal(plan.journal, plan.fingerprint(), plan.files, restart=plan.restart, shared=plan.shared_run)
+        shared = None if plan.shared_run is None else (plan.shared_run, plan.asked)
+        journal = Journal(plan.journal, plan.fingerprint(), plan.files, restart=plan.restart, shared=shared)
         try:
             warnings: Sequence[str] = ()
             if not journal.is_finishing:

@@ -80,14 +80,14 @@ class Journal:
         files: Sequence[Path] = (),
         *,
         restart: bool = False,
-        shared: str | None = None,
+        shared: tuple[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Open the journal of a run, or begin one.
 
         path: None: keep it in memory, because the run can't be resumed. what: what the run is about; a journal that is
         there must be about the same. files: those that the run is going to create in the same folder. restart: throw
         away a journal that is there, and the files that it names. shared: the name of a run of which other processes
-        score parts, so that the same rows are the same jobs in all of them.
+        score parts, and what all jobs are asked, so that the same rows are the same jobs in all of them.
 
         Raises CommandError, also if another process has the journal open, and if one of the files is there without a
         journal that names it.
@@ -170,9 +170,9 @@ class Journal:
                 self._connection.execute(f"DROP TABLE {table}")
             for statement in _SCHEMA:
                 self._connection.execute(statement)
-            run_id = secrets.token_hex(8) if self.shared is None else _shared_id(self.shared, what)
+            run_id = secrets.token_hex(8) if self.shared is None else _shared_id(*self.shared)
             self.note("id", run_id)
-            self.note("name", self.shared or _name_of(self._path, run_id))
+            self.note("name", _name_of(self._path, run_id) if self.shared is None else self.shared[0])
             self.note("what", what)
             self.note("files", [file.name for file in files])
             self.note("replaces", restart)
@@ -300,10 +300,10 @@ def _name_of(path: Path | None, run_id: str) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', output)[-_NAME_CHARACTERS:].lstrip('-')}-{run_id[:8]}"
 
 
-def _shared_id(name: str, what: dict[str, Any]) -> str:
+def _shared_id(name: str, asked: Mapping[str, Any]) -> str:
     """Return what the keys of a run begin with in every process that takes part in it and asks the same."""
-    asked = json.dumps([name, what], sort_keys=True, default=str).encode()
-    return hashlib.blake2b(asked, digest_size=8).hexdigest()
+    content = json.dumps([name, asked], sort_keys=True, default=str).encode()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def name_of_earlier_run(path: Path | None) -> str | None:

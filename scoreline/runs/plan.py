@@ -52,6 +52,7 @@ class Plan:
     options: Mapping[str, Any]  # of each job, as the client takes them
     window: WindowSize
     questions: Mapping[str, Any] = field(default_factory=dict)  # about each row, by their names; empty: it is scored
+    only_relevance: bool = False  # in place of the scores of labels, which are the service's own business
     with_probabilities: bool = False  # of each option of a question, in place of the answer
     has_label_mass: bool = True  # whether the labels have a share of the probability of all tokens
     prefix: str = ""  # of the names of the new columns
@@ -103,7 +104,7 @@ class Plan:
     @property
     def doubts_scores(self) -> bool:
         """Whether the scores of all rows may give reason to doubt the prompt or a label."""
-        return self.has_label_mass and not (self.columns.labels or self.questions)
+        return self.has_label_mass and not (self.columns.labels or self.questions or self.only_relevance)
 
     @property
     def of_each_row(self) -> tuple[str, ...]:
@@ -121,6 +122,11 @@ class Plan:
         for name in ("query_template", "item_template", "instruction"):
             text = written.get(name) or self.options.get(name)
             check_template("--" + name.replace("_", "-"), text, file, columns)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What jobs say beside their texts."""
+        return {"labels": self.labels, "questions": self.questions, **self.options}
 
     def fingerprint(self) -> dict[str, Any]:
         """Return what must be the same when the run is resumed, by words for a message.
@@ -148,22 +154,19 @@ def new_columns(plan: Plan, labels: Sequence[str], taken: Sequence[str]) -> dict
     found: list[tuple[str, Kind]]
     if plan.questions:
         found = answer_columns(plan.questions, with_probabilities=plan.with_probabilities)
+    elif plan.only_relevance:
+        found = [(RELEVANCE, Kind.NUMBER)]
     elif plan.columns.labels:
         found = [(SCORES, Kind.NUMBERS), (BEST_LABEL, Kind.TEXT)]
     else:
         plain = [label.strip() for label in labels]
         distinct = plain if all(plain) and len(set(plain)) == len(plain) else labels
         found = [(label, Kind.NUMBER) for label in distinct]
-    if not plan.questions:
+    if not (plan.questions or plan.only_relevance):
         found += [(name, Kind.TEXT if name == ACTION else Kind.NUMBER) for name in plan.of_each_row]
     names = [plan.prefix + name for name, _ in found]
-    check_free(names, taken)
-    return dict(zip(names, (kind for _, kind in found), strict=True))
-
-
-def check_free(names: Sequence[str], taken: Sequence[str]) -> None:
-    """Raise CommandError if the name of a new column is taken."""
     for name in names:
         if name in taken or names.count(name) > 1:
             message = f"there would be two columns {name!r}: give the new ones another name, as with --column-prefix p_"
             raise CommandError(message, ExitCode.USAGE)
+    return dict(zip(names, (kind for _, kind in found), strict=True))

@@ -106,6 +106,8 @@ class GroupScorer:
 
         window: the number of their window.
         """
+        if self._journal.shared is not None:
+            group = group.in_order()  # Other processes may have the same rows in another order.
         query, labels = group.query, dict(zip(group.rows, group.labels, strict=bool(group.labels)))
         parts = [(group.rows, group.items, 0)]
         while parts:
@@ -121,7 +123,7 @@ class GroupScorer:
                     parts += _halves(rows, items)
             except InvalidRequest as error:
                 place = place_of(error, group, len(rows))
-                if place is None and not self._concerns_the_rows(error):
+                if not concerns_rows(error, group, self._plan):
                     raise  # The options are wrong, not the rows.
                 for wrong in rows if place is None else rows[place : place + 1]:
                     listener.refused(wrong, _refusal(error))
@@ -141,11 +143,6 @@ class GroupScorer:
                     listener.scored(row, cells)
                 listener.counted(job, len(rows))
 
-    def _concerns_the_rows(self, error: InvalidRequest) -> bool:
-        """Return whether an error that names no item is one of the rows, and not of the options."""
-        # A state is too long together with a question, which the error names then.
-        return error.code in _OF_EVERY_ROW and (error.param in _OF_THE_QUERY or bool(self._plan.questions))
-
     def _cells(self, job: Job, count: int, own_labels: list[list[str]] | None) -> list[Cells]:
         if self._plan.questions:
             if job.decision is None:
@@ -156,6 +153,9 @@ class GroupScorer:
         if result is None or len(result.scores) != count:
             raise CommandError(f"the service gave no scores for {job.id}")
         columns: list[Sequence[Any]]
+        if self._plan.only_relevance:
+            # What a model gives that was trained to rank is its only score.
+            return [[one] for one in result.relevance or [row[0] for row in result.scores]]
         if own_labels is not None:
             rows = zip(result.scores, own_labels, strict=True)
             columns = [result.scores, [labels[scores.index(max(scores))] for scores, labels in rows]]
@@ -261,6 +261,14 @@ def place_of(error: ScorelineError, group: Group, items: int) -> int | None:
     if name not in (("items", "labels") if group.labels else ("items",)) or not bracket:
         return None
     return int(number) if number.isdigit() and int(number) < items else None
+
+
+def concerns_rows(error: InvalidRequest, group: Group, plan: Plan) -> bool:
+    """Return whether an error is one of rows of a group, and not of the options."""
+    if isinstance(error, RequestTooLarge) or place_of(error, group, len(group.rows)) is not None:
+        return True
+    # A state is too long together with a question, which the error names then.
+    return error.code in _OF_EVERY_ROW and (error.param in _OF_THE_QUERY or bool(plan.questions))
 
 
 def _refusal(error: ScorelineError) -> Refusal:

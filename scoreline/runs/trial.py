@@ -12,7 +12,7 @@ from scoreline.runs.plan import Empty, Plan, new_columns
 from scoreline.runs.prompts import Text
 from scoreline.runs.reading import open_source
 from scoreline.runs.run import all_columns, empty_rows, in_a_thread
-from scoreline.runs.scoring import place_of
+from scoreline.runs.scoring import concerns_rows
 from scoreline.runs.windows import Group, unwritten_windows
 
 MAX_GROUPS = 20
@@ -81,7 +81,7 @@ async def _ask(trial: Trial, groups: list[Group], plan: Plan, client: AsyncClien
         try:
             found = await dry_run(group, plan, client)
         except InvalidRequest as error:
-            if error.param not in ("query", "state") and place_of(error, group, len(group.items)) is None:
+            if not concerns_rows(error, group, plan):
                 raise  # The options are wrong, not the rows.
             trial.problems.append(f"{str(group.query)[:60]!r}: {error}")
             continue

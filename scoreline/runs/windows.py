@@ -54,6 +54,12 @@ class Group:
         """Whether another row of this query begins another group."""
         return len(self.items) >= MAX_ITEMS or self.characters >= MAX_GROUP_CHARACTERS
 
+    def in_order(self) -> Group:
+        """Return the rows in the order of what they say."""
+        places = sorted(range(len(self.rows)), key=lambda n: json.dumps([self.items[n], *self.labels[n : n + 1]]))
+        labels = [self.labels[n] for n in places] if self.labels else []
+        return Group(self.query, [self.rows[n] for n in places], [self.items[n] for n in places], labels)
+
     def part(self, begin: int, end: int) -> Group:
         """Return some of the rows."""
         return Group(self.query, self.rows[begin:end], self.items[begin:end], self.labels[begin:end])

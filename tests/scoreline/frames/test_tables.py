@@ -22,7 +22,9 @@ from tests.services import wait_until
 
 TABLES: dict[str, Callable[[pa.Table], Any]] = {
     "Arrow": lambda table: table,
-    "a batch of Arrow": lambda table: table.combine_chunks().to_batches()[0],
+    "a batch of Arrow": lambda table: pa.RecordBatch.from_arrays(
+        [column.combine_chunks() for column in table.columns], schema=table.schema
+    ),
     "a stream of Arrow": lambda table: table.to_reader(),
     "pandas": lambda table: table.to_pandas().set_index("number"),
     "Polars": pl.from_arrow,
@@ -103,6 +105,64 @@ def test_a_lazy_frame_scores_what_is_wanted_of_it_and_nothing_before_it_is_colle
     assert sorted(job.total_items for job in list(client.jobs())[:2]) == [3, len(ITEMS)]
 
 
+def test_rows_that_a_filter_leaves_out_are_not_scored_and_columns_that_nobody_wants_are_not_read(
+    reviews: pa.Table, asked: dict[str, Any], expected: list[list[float]], client: Client
+) -> None:
+    read: list[list[str]] = []
+
+    def note(frame: pl.DataFrame) -> pl.DataFrame:
+        read.append(frame.columns)
+        return frame
+
+    whole = pl.DataFrame(reviews)
+    seen = whole.lazy().map_batches(
+        note, projection_pushdown=True, predicate_pushdown=True, validate_output_schema=False
+    )
+    before = {job.id for job in client.jobs()}
+    scored = frames.score(seen, "review", **asked)
+    found = scored.filter(pl.col("number") >= 20).select("number", "yes").collect()
+    assert found.rows() == [(n, expected[n][0]) for n in range(20, len(ITEMS))]
+    assert [job.total_items for job in client.jobs() if job.id not in before] == [len(ITEMS) - 20]
+    assert set(read[-1]) == {"number", "review"}
+    both = scored.filter(pl.col("number") >= 20, pl.col("yes") > 0.2).select("yes").collect()
+    assert both["yes"].to_list() == [row[0] for row in expected[20:] if row[0] > 0.2]
+
+
+def test_memory_does_not_grow_with_what_is_only_counted_or_written() -> None:
+    source = frames.tables.table_of(pa.table({"review": ["a"] * 50_000})).source(["review"])
+    assert sum(1 for _ in source) == 50_000
+    assert not source._kept
+
+
+@pytest.mark.parametrize("kind", [*TABLES])
+def test_a_table_without_rows_gets_its_columns(reviews: pa.Table, asked: dict[str, Any], kind: str) -> None:
+    found = whole(frames.score(TABLES[kind](reviews.slice(0, 0)), "review", **asked))
+    names = (
+        found.schema.names if hasattr(found, "schema") and not isinstance(found, pl.DataFrame) else list(found.columns)
+    )
+    assert (len(found), list(names)[-3:]) == (0, NEW)
+
+
+def test_columns_are_told_apart_by_their_names(asked: dict[str, Any]) -> None:
+    numbered = pd.DataFrame({0: ["a", "b"], 1: [1, 2]})
+    found = frames.score(numbered, "0", **asked)
+    assert list(found.columns) == [0, 1, *NEW]
+    twice = pa.table([["a"], ["b"]], names=["review", "review"])
+    for table in (twice, pd.DataFrame([["a", "b"]], columns=["review", "review"])):
+        with pytest.raises(TableError, match="the table has two columns 'review'"):
+            frames.score(table, "review", **asked)
+
+
+def test_an_output_keeps_nanoseconds_and_categories(asked: dict[str, Any], tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {"review": ["a", "b"], "at": pl.Series([123456789123456789, 1]).cast(pl.Datetime("ns")), "kind": ["x", "y"]},
+        schema_overrides={"kind": pl.Enum(["x", "y"])},
+    )
+    found = frames.score(frame.lazy(), "review", output=tmp_path / "out[1].parquet", **asked).collect()
+    assert found.drop(NEW).equals(frame)
+    assert found.schema["kind"] == frame.schema["kind"]
+
+
 def test_a_stream_is_read_as_its_scores_are_taken(asked: dict[str, Any], small_windows: int) -> None:
     read = 0
 
@@ -121,19 +181,24 @@ def test_a_stream_is_read_as_its_scores_are_taken(asked: dict[str, Any], small_w
 
 
 def test_whoever_stops_reading_a_stream_has_its_jobs_cancelled(
-    shared_up: Up, client: Client, reviews: pa.Table, asked: dict[str, Any], small_windows: int
+    shared_up: Up, client: Client, asked: dict[str, Any], small_windows: int
 ) -> None:
-    client.cancel_all()
-    frame = pl.from_arrow(reviews).lazy()  # type: ignore[union-attr]
-    taken: list[pl.DataFrame] = []
+    before = {job.id for job in client.jobs()}
 
-    def take(batch: pl.DataFrame) -> bool:
-        taken.append(batch)
-        return True
+    def statuses() -> list[str]:
+        return [job.status for job in client.jobs() if job.id not in before]
 
-    frames.score(frame, "review", **asked).sink_batches(take, chunk_size=2)
-    assert taken
-    wait_until(lambda: not list(client.jobs(status="queued")), "no job is left")
+    batches = (pa.record_batch({"review": [f"Room {n} was small."]}) for n in range(1_000))
+    stream = pa.RecordBatchReader.from_batches(pa.schema({"review": pa.string()}), batches)
+    scored = frames.score(stream, "review", **asked)
+    scored.read_next_batch()
+    wait_until(lambda: statuses().count("succeeded") >= 5, "several windows are ready")
+    with shared_up.worker_frozen():
+        for _ in range(2 * small_windows):
+            scored.read_next_batch()
+        wait_until(lambda: "queued" in statuses(), "the next window waits")
+        del scored
+        assert set(statuses()) == {"succeeded", "cancelled"}
 
 
 def test_rows_may_have_queries_and_labels_of_their_own(client: Client, asked: dict[str, Any]) -> None:
@@ -145,15 +210,24 @@ def test_rows_may_have_queries_and_labels_of_their_own(client: Client, asked: di
         assert cells["best_label"] in row["labels"]
 
 
-def test_a_table_is_ranked_by_the_template_of_the_model(client: Client, asked: dict[str, Any]) -> None:
+def test_a_table_is_ranked_by_the_template_of_the_model(client: Client, asked: dict[str, Any], tmp_path: Path) -> None:
     documents = ["The train leaves at nine.", "Water the fern."]
     table = pl.DataFrame({"q": ["plants"] * 2, "document": documents, "positive": [1, 2]})
     found = frames.rerank(table, "document", query_column="q", url=asked["url"])
     ranked = client.rerank("plants", documents).results
     assert found.columns == ["q", "document", "positive", "relevance"]
-    assert found["relevance"].to_list() == [
-        one.relevance_score for one in sorted(ranked, key=lambda document: document.index)
-    ]
+    expected = [one.relevance_score for one in sorted(ranked, key=lambda document: document.index)]
+    assert found["relevance"].to_list() == expected
+    # The labels of the template are not columns, so their names are free; and their tokens are counted.
+    (model,) = client.models()
+    (template,) = [one for one in model.templates if one.name == model.template]
+    table = table.with_columns(pl.lit(1).alias(template.labels[0].strip()), label_mass=1)
+    again = frames.rerank(table, "document", query_column="q", url=asked["url"], output=tmp_path / "ranked.parquet")
+    assert again.equals(table.with_columns(found["relevance"]))
+    cost = frames.cost(table.lazy(), document_column="document", query_column="q", url=asked["url"])
+    assert cost.prompt_tokens == client.dry_run("plants", documents, template=template.name).prompt_tokens
+    with pytest.raises(CostError):
+        frames.rerank(table, "document", query_column="q", url=asked["url"], max_tokens=(cost.prompt_tokens or 0) - 1)
 
 
 def test_questions_are_answered_about_a_column_or_an_object_of_several(
@@ -193,12 +267,23 @@ def test_rows_that_cannot_be_scored_have_nulls_if_that_is_wanted(asked: dict[str
         ({"review": ["a", None]}, {}, r"row 1: there is no text in 'review'; with empty=\"skip\""),
         ({"review": ["a", "b " * 5000]}, {}, r"row 1: .*; with on_too_long=\"skip\" its cells are left empty"),
         ({"review": ["a"], "yes": [1]}, {}, r"two columns 'yes': .* as with column_prefix=\"p_\""),
-        ({"review": ["a"]}, {"labels": ()}, r"there is nothing to score: give labels, or template"),
+        ({"review": ["a"]}, {"labels": ()}, r"there is nothing to score: give labels, or a template"),
         ({"review": ["a"]}, {"labels": " yes"}, r"labels must be a list of texts"),
         ({"review": ["a"]}, {"query_column": "review"}, r"give either query_column, .*, or query"),
         ({"review": ["a"]}, {"on_error": "ignore"}, r"on_error must be one of 'fail', 'skip', not 'ignore'"),
         ({"review": ["a"]}, {"template": "none"}, r"the service has no template 'none'"),
-        ({"review": ["a"]}, {"output": "scored.csv"}, r"output must be a Parquet file, and not scored\.csv"),
+        (
+            {"review": ["a"]},
+            {"output": "scored.csv"},
+            r"output must be the name of a Parquet file, and not scored\.csv",
+        ),
+        ({"review": ["a"]}, {"output": "a.parquet", "run": "a", "restart": True}, r"restart does not go with run"),
+        ({"review": ["a"]}, {"concurrency": 0}, r"concurrency must be from 1 to 500, not 0"),
+        ({"review": ["a"]}, {"run": " "}, r"run must be a name, and not empty"),
+        ({"review": ["a"]}, {"patience": -1}, r"patience must be at least 0, not -1"),
+        ({"review": ["a"]}, {"label_columns": ["review"]}, r"rows of label_columns have no other labels"),
+        ({"review": ["a"]}, {"label_columns": "review"}, r"label_columns must be a list of texts"),
+        ({"review": ["a"]}, {"item_template": "{item} {column:city}"}, r"the table has no column 'city'"),
     ],
 )
 def test_what_is_wrong_is_said_in_the_words_of_a_caller_of_python(
@@ -256,6 +341,10 @@ def test_the_parts_of_a_run_score_nothing_twice(
     assert numbers(first) == numbers(again) == expected
     assert len(list(client.jobs())) == before
     assert next(client.jobs()).metadata == {"run": "nightly"}
+
+    turned = pa.Table.from_batches(Scoring(wanted)(reviews.take(list(range(len(ITEMS)))[::-1]).to_batches()))
+    assert numbers(turned) == expected[::-1]
+    assert len(list(client.jobs())) == before, "the order of rows does not matter"
 
     other = of_parts({"item_column": "review", "run": "nightly", **asked, "apply_softmax": True}, "test")
     assert numbers(pa.Table.from_batches(Scoring(other)(batches))) != expected
