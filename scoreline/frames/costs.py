@@ -51,7 +51,8 @@ async def _cost_of(plan: Plan, client: AsyncClient, source: Source, *, tokens: b
     async def count(group: Group) -> None:
         nonlocal prompt_tokens
         try:
-            prompt_tokens += (await dry_run(group, plan, client)).prompt_tokens
+            found = await dry_run(group, plan, client)
+            prompt_tokens += found.prompt_tokens  # Not in one statement, which would add to what was there before.
         except InvalidRequest as error:
             if not concerns_rows(error, group, plan):
                 raise

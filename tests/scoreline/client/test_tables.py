@@ -296,17 +296,13 @@ def test_the_recipes_of_the_documentation_keep_every_score_at_its_row(client: Cl
     names |= {"frame": frame, "texts": frame["text"].tolist()}
     for recipe in RECIPES:
         exec(recipe, names)
-    scored, ranked, by_group, of_polars = (names[name] for name in ("scored", "ranked", "by_group", "scored_too"))
+    scored, ranked, of_polars = (names[name] for name in ("scored", "ranked", "scored_too"))
     assert scored[["place", "text"]].equals(frame)
     assert scored[LABELS].to_numpy().tolist() == own_scores(client, "Review: ", frame["text"])
     assert scored["best"].tolist() == [max((0, 1), key=row.__getitem__) for row in scored[LABELS].to_numpy()]
     places = client.rerank("how was the room?", frame["text"].tolist(), top_n=2).results
     assert ranked["text"].tolist() == [frame["text"].iloc[one.index] for one in places]
     assert ranked["relevance_score"].tolist() == [one.relevance_score for one in places]
-    assert len(by_group) == len(frame)
-    for place, rows in by_group.groupby("place"):
-        assert rows[LABELS].to_numpy().tolist() == own_scores(client, f"Review of a {place}: ", rows["text"])
-        assert rows["text"].equals(frame[frame["place"] == place]["text"])
     assert of_polars["text"].to_list() == frame["text"].tolist()
     assert of_polars.select("1", "2").to_numpy().tolist() == own_scores(client, "Review: ", frame["text"])
 

@@ -321,6 +321,14 @@ def test_caps_are_exact_and_hold_before_anything_is_scored(
         frames.score(reviews.to_reader(), "review", **asked, max_items=1)
 
 
+def test_the_tokens_of_many_queries_are_summed(asked: dict[str, Any], client: Client) -> None:
+    rows = [{"q": f"Query {n}", "item": f" item {n} of {m}"} for n in range(40) for m in range(3)]
+    found = frames.cost(pl.DataFrame(rows), item_column="item", query_column="q", labels=LABELS, url=asked["url"])
+    items = [(row["q"], row["item"]) for row in rows]
+    expected = sum(client.dry_run(query, [item], labels=LABELS).prompt_tokens for query, item in items)
+    assert found == frames.Cost(len(rows), expected)
+
+
 def test_tokens_are_counted_of_the_rows_that_can_be_scored(asked: dict[str, Any], client: Client) -> None:
     items = [f"item {n}" for n in range(9)]
     table = pa.table({"review": [*items[:4], "long " * 20_000, *items[4:], None]})
