@@ -139,6 +139,7 @@ class Plan:
             "list of labels": list(self.labels),
             **({"set of questions": self.questions} if self.questions else {}),
             **({"kind of answers": "probabilities"} if self.with_probabilities else {}),
+            **({"kind of scores": "relevance"} if self.only_relevance else {}),
             **{name.replace("_", " "): value for name, value in self.options.items()},
             "column prefix": self.prefix,
             **({"escaping of formulas": True} if self.escape_formulas else {}),
