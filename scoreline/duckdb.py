@@ -6,8 +6,8 @@
 >>> scoreline.duckdb.register(
 ...     con, "sentiment", query="Review: ", item_template="{item}\\nSentiment:", labels=[" positive", " negative"]
 ... )
->>> con.sql("SELECT sentiment('A lovely room.').positive > 0.5").fetchone()
-(True,)
+>>> con.sql("SELECT sentiment('A lovely room.').positive > 0.5").fetchall()
+[(True,)]
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> Functio
 
     asked: as for :func:`scoreline.frames.asking`, without the names of columns. With ``questions`` the function takes
     a state: ``triage(body)``; with labels, or a template, ``query`` is the query of all rows, and the function takes an
-    item: ``sentiment(review)``; without ``query`` it takes both: ``relevance(query, document)``. A null gives null.
+    item: ``sentiment(review)``; without ``query`` it takes both: ``relevance(query, document)``. A null gives a
+    struct of nulls.
 
     DuckDB hands over some 2,000 rows at a time: the rows of a query are computed together if they stand side by side,
     as after ``ORDER BY query``. It does not tell a function that its query was interrupted: ``cancel()`` of what this
