@@ -133,12 +133,18 @@ $(HARNESS)/.installed: requirements-harness.txt requirements-parity.txt
 
 # DuckDB, Ray and Spark with the tables of this package, Airflow with its operator, and frameworks that rank by it. Each kind is
 # installed into a folder of its own, 1.7 GB in all. Spark needs Java.
-integrations: install $(foreach kind,tables airflow frameworks,$(INTEGRATIONS)/$(kind)/.installed)
+integrations: install $(foreach kind,tables airflow dagster frameworks deepeval promptfoo,$(INTEGRATIONS)/$(kind)/.installed)
 	INTEGRATIONS=$(INTEGRATIONS) PYTHONPATH=$(INTEGRATIONS)/tables $(BIN)/python -m pytest -m integrations tests/integrations
 
 $(INTEGRATIONS)/%/.installed: requirements-%.txt
 	@echo "Installing $* into $(INTEGRATIONS)/$*, for tests only."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(INTEGRATIONS)/$* -r $<
+	@touch $@
+
+# promptfoo comes from npm, with the version of Node that it needs.
+$(INTEGRATIONS)/promptfoo/.installed:
+	@echo "Installing promptfoo into $(@D), for tests only."
+	@npm install --silent --no-audit --no-fund --omit=optional --prefix $(@D) promptfoo@0.123.1 node@22.23.3
 	@touch $@
 
 # The page, /docs and the search of the site of `make docs` in headless Chromium, which is Debian's package chromium. Its driver is

@@ -93,8 +93,8 @@ class Service:
         command = python_command(*self._commands[name])
         self.processes[name] = subprocess.Popen(command, env=self.variables, stderr=subprocess.DEVNULL)
 
-    def kill(self, name: str) -> None:
-        """Kill a process or the database, and start it again."""
+    def kill(self, name: str, away_seconds: float = 0) -> None:
+        """Kill a process or the database, and start it again; a process may be away for some time."""
         print(f"the {name} is killed", file=sys.stderr)
         if name == "database":
             if self.postgres is not None:
@@ -103,6 +103,7 @@ class Service:
             return
         self.processes[name].kill()
         self.processes[name].wait()
+        time.sleep(away_seconds)
         self.start(name)
 
     def _stop(self) -> None:

@@ -6,7 +6,7 @@ another one. Rows of a query are side by side. ``loop`` calls the service once f
 PySpark and DuckDB must be installed, and are looked for on PYTHONPATH as well.
 
 With ``--kill``, for Ray and Spark, processes of the engine that score are killed (SIGKILL) at least five times while it
-runs, and the API and the worker once each.
+runs, and the API and the worker once each, which stay away for ``--away`` seconds.
 
 Afterwards, every row is compared with what it must be: it is there once, unchanged, in its place if the engine keeps
 the order, and has the score that the quick worker's formula gives. Of a real model, 200 rows are scored once more by
@@ -55,6 +55,7 @@ def main() -> int:
     parser.add_argument("--query-words", type=int, default=0, help="that queries begin with, to be longer")
     parser.add_argument("--part-rows", type=int, default=5_000, help="of a batch of Ray, or a partition of Spark")
     parser.add_argument("--kill", action="store_true", help="kill processes meanwhile; for ray and spark")
+    parser.add_argument("--away", type=float, default=0, help="seconds without an API, or a worker, after its kill")
     parser.add_argument("--real", action="store_true", help="have the demonstration model compute")
     parser.add_argument("--model", type=Path, help="a folder with a model that computes")
     parser.add_argument("--database", choices=("postgres", "sqlite"), default="postgres")
@@ -82,7 +83,7 @@ def main() -> int:
         engine.start()
         stack.callback(engine.stop)
         start_seconds = time.monotonic() - began
-        report = _scored(engine, work, service, kill=given.kill)
+        report = _scored(engine, work, service, kills=given.kill, away_seconds=given.away)
         prefixes = Prefixes(model)
         tokens, of_queries = prefixes.cached_at_most(rows)
         report["prefills_per_query"] = round((tokens - report.pop("cached_tokens")) / of_queries, 3)
@@ -101,7 +102,7 @@ def main() -> int:
     return int(found.problems > 0)
 
 
-def _scored(engine: Engine, work: Work, service: Service, *, kill: bool) -> dict[str, Any]:
+def _scored(engine: Engine, work: Work, service: Service, *, kills: bool, away_seconds: float) -> dict[str, Any]:
     """Have all rows scored, and return what that took."""
     database = create_engine(service.variables["SCORELINE_DATABASE_URL"])
 
@@ -109,7 +110,7 @@ def _scored(engine: Engine, work: Work, service: Service, *, kill: bool) -> dict
         with database.connect() as connection:
             return [int(total or 0) for total in connection.execute(text(TOTALS)).one()]
 
-    meddler = Meddler(engine.kinds, service, lambda: totals()[2] / work.rows, kills=kill)
+    meddler = Meddler(engine.kinds, service, lambda: totals()[2] / work.rows, kills=kills, away_seconds=away_seconds)
     before_mb = memory_mb(os.getpid(), "VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak of the memory begins anew
     meddler.start()

@@ -59,12 +59,21 @@ class Meddler(threading.Thread):
     """A thread that watches the processes of an engine, and kills some of them if that is wanted."""
 
     def __init__(
-        self, kinds: Mapping[str, re.Pattern[str]], service: Service, share: Callable[[], float], *, kills: bool
+        self,
+        kinds: Mapping[str, re.Pattern[str]],
+        service: Service,
+        share: Callable[[], float],
+        *,
+        kills: bool,
+        away_seconds: float,
     ) -> None:
-        """kinds: how the command lines of the engine's processes begin. share: returns how much is scored."""
+        """kinds: how the command lines of the engine's processes begin. share: returns how much is scored.
+        away_seconds: for how long the service stays away after its kill.
+        """
         super().__init__(daemon=True)
         self._kinds, self._service, self._share = kinds, service, share
         self._left = list(KILLS) if kills else []
+        self._away_seconds = away_seconds
         self._stopped = threading.Event()
         self._chance = random.Random(0)
         self.made: dict[str, int] = {}
@@ -101,7 +110,7 @@ class Meddler(threading.Thread):
     def _kill(self, name: str) -> bool:
         """Return whether there was something to kill."""
         if name != TASK:
-            self._service.kill(name)
+            self._service.kill(name, self._away_seconds)
             return True
         for process_id in self._chance.sample(found := self._of(TASK), len(found)):
             with suppress(ProcessLookupError):

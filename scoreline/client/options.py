@@ -40,24 +40,40 @@ Priority = Literal["interactive", "normal", "bulk"]
 Permute = int | Literal["balanced"]
 
 
-class ScoreOptions(TypedDict, total=False):
-    """What is asked about each item.
+class PromptOptions(TypedDict, total=False):
+    """What the model reads, and what its answer becomes.
 
-    labels: the candidates for the next token as texts, each of which is one token, or a list of them for each item.
-    label_token_ids: the same as ids.
     label_scoring: ``"sequence"``: a label has any number of tokens, and its log-probability is the sum of theirs.
-    label_token_sequences: such labels as lists of ids. label_normalization: what their log-probabilities are divided
-    by: ``"none"``, ``"tokens"`` or ``"bytes"``.
+    label_normalization: what their log-probabilities are divided by: ``"none"``, ``"tokens"`` or ``"bytes"``.
 
     apply_softmax: False: scores are probabilities over the whole vocabulary; True: each row sums to 1.
     temperature: divides the logits before ``apply_softmax``; None: 1.
     query_template, item_template: the text that the query, or each item, becomes; ``{query}`` and ``{item}`` stand for
     them. template: the name of a template of the service instead of these two. instruction: what the template says the
     task is, if it has a place for it.
-    baseline: items that say nothing, such as ``""`` and ``"N/A"``: the answer has ``adjusted`` probabilities, too,
-    without the share of each label that these get.
     calibration, threshold: the name of a calibration or a threshold that the service has: its answer has calibrated
     probabilities, and what to do with each item, too.
+    """
+
+    label_scoring: LabelScoring | None
+    label_normalization: LabelNormalization | None
+    apply_softmax: bool
+    temperature: float | None
+    query_template: str | None
+    item_template: str | None
+    template: str | None
+    instruction: str | None
+    calibration: str | None
+    threshold: str | None
+
+
+class ScoreOptions(PromptOptions, total=False):
+    """What is asked about each item.
+
+    labels: the candidates for the next token as texts, each of which is one token, or a list of them for each item.
+    label_token_ids: the same as ids. label_token_sequences: labels of any number of tokens as lists of ids.
+    baseline: items that say nothing, such as ``""`` and ``"N/A"``: the answer has ``adjusted`` probabilities, too,
+    without the share of each label that these get.
     item_first: score item + query instead of query + item.
     return_logprobs, return_logits, return_provenance: also return log-probabilities over the whole vocabulary, raw
     logits, and what computed the scores. return_receipt: also return a signed statement of all this.
@@ -67,17 +83,7 @@ class ScoreOptions(TypedDict, total=False):
     labels: TextLabels | None
     label_token_ids: Labels | None
     label_token_sequences: Sequence[Sequence[int]] | None
-    label_scoring: LabelScoring | None
-    label_normalization: LabelNormalization | None
-    apply_softmax: bool
-    temperature: float | None
-    query_template: str | None
-    item_template: str | None
-    template: str | None
-    instruction: str | None
     baseline: Sequence[str] | Sequence[Sequence[int]] | None
-    calibration: str | None
-    threshold: str | None
     item_first: bool
     return_logprobs: bool
     return_logits: bool
@@ -188,5 +194,5 @@ class DecideManyOptions(DecisionJobOptions, ManyOptions, total=False):
     """Jobs of decisions, one for each state."""
 
 
-EXPLAINED = (ScoreOptions, LikelihoodOptions, DecisionOptions, JobOptions, ManyOptions)
+EXPLAINED = (ScoreOptions, PromptOptions, LikelihoodOptions, DecisionOptions, JobOptions, ManyOptions)
 """The kinds of options whose docstrings explain them."""

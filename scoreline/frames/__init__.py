@@ -22,7 +22,7 @@ from typing import Any, Unpack
 
 from scoreline.client.decisions import Questions
 from scoreline.client.options import Permute
-from scoreline.frames.asked import Asking, PromptOptions, TableOptions, asking, deciding, ranking, scoring
+from scoreline.frames.asked import Asking, ItemOptions, TableOptions, asking, deciding, ranking, scoring
 from scoreline.frames.costs import Cost
 from scoreline.frames.errors import CostError, TableError
 from scoreline.frames.tables import check_columns, table_of, with_columns
@@ -40,14 +40,14 @@ def score(
     label_columns: Sequence[str] = (),
     output: str | os.PathLike[str] | None = None,
     restart: bool = False,
-    **options: Unpack[PromptOptions],
+    **options: Unpack[ItemOptions],
 ) -> Any:
     """Return a table with a column more for each label, which has its probability, and one for the label mass.
 
     query_column, query: where the query of a row is, or the one of all rows. labels: none for a ``template`` that has
     some, or for a model with classes. label_columns: those with the labels of each row, which is a label or a list.
     output: a Parquet file that is written meanwhile. If the process ends before it is complete, the same call goes on
-    where it was; restart: it begins again. options: see PromptOptions and TableOptions.
+    where it was; restart: it begins again. options: see ItemOptions and TableOptions.
 
     Raises TableError, CostError, ScorelineError and TypeError.
     """
@@ -65,7 +65,7 @@ def rerank(
     query: str | None = None,
     output: str | os.PathLike[str] | None = None,
     restart: bool = False,
-    **options: Unpack[PromptOptions],
+    **options: Unpack[ItemOptions],
 ) -> Any:
     """Return a table with a column ``relevance``: how relevant the document of each row is to its query.
 

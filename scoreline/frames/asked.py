@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict
 
-from scoreline.client import AsyncClient, LabelNormalization, LabelScoring, Model
+from scoreline.client import AsyncClient, Model
 from scoreline.client.decisions import Questions, bodies_of
-from scoreline.client.options import Permute
+from scoreline.client.options import Permute, PromptOptions
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.frames.errors import TableError, as_table_errors
 from scoreline.runs.columns import read_columns
@@ -54,23 +54,13 @@ class TableOptions(TypedDict, total=False):
     model: str | None
 
 
-class PromptOptions(TableOptions, total=False):
+class ItemOptions(TableOptions, PromptOptions, total=False):
     """The same, and what the model is asked about an item, as :meth:`Client.score` takes it.
 
     Templates may name further columns, as in ``"{item} ({column:city})"``.
     """
 
-    label_scoring: LabelScoring | None
-    label_normalization: LabelNormalization | None
-    apply_softmax: bool
-    temperature: float | None
-    query_template: str | None
-    item_template: str | None
-    template: str | None
-    instruction: str | None
     baseline: Sequence[str] | None
-    calibration: str | None
-    threshold: str | None
 
 
 MOST_AT_ONCE = 500
@@ -144,10 +134,10 @@ def scoring(
     """Return the question how probable labels are behind the query and the item of each row.
 
     query_column, query: where the query is, or the same one for all rows. labels: none for a ``template`` that has
-    some, or for a model with classes. label_columns: those with the labels of each row. options: PromptOptions.
+    some, or for a model with classes. label_columns: those with the labels of each row. options: ItemOptions.
     Raises TableError and TypeError.
     """
-    given = _checked(options, PromptOptions)
+    given = _checked(options, ItemOptions)
     with as_table_errors():
         for name, texts in (("labels", labels), ("label_columns", label_columns)):
             if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
@@ -166,7 +156,7 @@ def ranking(
 ) -> Asking:
     """Return the question how relevant the document of each row is to its query.
 
-    options: PromptOptions. Without ``template``, the one of the model says what relevance is.
+    options: ItemOptions. Without ``template``, the one of the model says what relevance is.
     """
     asking = scoring(document_column, query_column=query_column, query=query, **options)
     return replace(asking, plan=replace(asking.plan, only_relevance=True))

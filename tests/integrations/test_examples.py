@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -33,9 +34,9 @@ def printed(up: Up, name: str, packages: str, **variables: str) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "ray", "spark"])
+@pytest.mark.parametrize("engine", ["dagster", "duckdb", "ray", "spark"])
 def test_an_engine_classifies_reviews_as_a_reader_would(demonstration: Up, engine: str) -> None:  # noqa: F811
-    found = printed(demonstration, f"examples/{engine}_reviews.py", "tables")
+    found = printed(demonstration, f"examples/{engine}_reviews.py", "dagster" if engine == "dagster" else "tables")
     right = re.search(r"(\d+) of 600 reviews are classified as a reader would", found)
     assert right is not None, found
     assert int(right[1]) >= 540
@@ -72,3 +73,29 @@ def test_a_workflow_of_airflow_defers_until_its_job_has_ended(demonstration: Up,
     assert "Pausing task as DEFERRED" in found
     assert "2 of 4 reviews are positive" in found
     assert "the workflow ended with: success" in found
+
+
+def test_metrics_of_deepeval_are_decided_without_a_model_that_writes(demonstration: Up, tmp_path: Path) -> None:  # noqa: F811
+    quiet = {"DEEPEVAL_TELEMETRY_OPT_OUT": "YES", "DEEPEVAL_CACHE_FOLDER": str(tmp_path)}
+    found = printed(demonstration, "examples/deepeval_decisions.py", "deepeval", **quiet)
+    assert re.findall(r"(passes|fails): (\w+ \w+)", found) == [("passes", "My parcel"), ("fails", "The app")]
+
+
+def test_promptfoo_compares_prompts(demonstration: Up, tmp_path: Path) -> None:  # noqa: F811
+    installed = FOLDER / "promptfoo" / "node_modules"
+    program = [installed / ".bin" / "node", installed / "promptfoo" / "dist" / "src" / "entrypoint.js", "eval"]
+    few = ["--config", "examples/promptfoo.yaml", "--filter-first-n", "100", "--no-cache"]
+    found = tmp_path / "found.json"
+    quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
+    evaluated = subprocess.run(
+        [*program, *few, "--output", found],
+        env=os.environ | quiet | {"SCORELINE_URL": demonstration.url, "PROMPTFOO_PASS_RATE_THRESHOLD": "85"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert evaluated.returncode == 0, evaluated.stdout + evaluated.stderr
+    counts = json.loads(found.read_text())["results"]["stats"]
+    assert counts["errors"] == 0
+    assert counts["successes"] + counts["failures"] == 200  # two prompts
