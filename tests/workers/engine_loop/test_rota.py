@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections import Counter
@@ -140,7 +141,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(store: Store) -> Iterator[Scene]:
+def scene(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    # All that was imported and collected stays frozen: to go through it takes a second each time.
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
     scene = Scene(store)
     yield scene
     scene.stop()
