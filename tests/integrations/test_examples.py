@@ -83,12 +83,12 @@ def test_metrics_of_deepeval_are_decided_without_a_model_that_writes(demonstrati
 
 def test_promptfoo_compares_prompts(demonstration: Up, tmp_path: Path) -> None:  # noqa: F811
     installed = FOLDER / "promptfoo" / "node_modules"
-    program = [installed / ".bin" / "node", installed / "promptfoo" / "dist" / "src" / "entrypoint.js", "eval"]
+    program = [f"{installed}/.bin/node", f"{installed}/promptfoo/dist/src/entrypoint.js", "eval"]
     few = ["--config", "examples/promptfoo.yaml", "--filter-first-n", "100", "--no-cache"]
     found = tmp_path / "found.json"
     quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1", "PROMPTFOO_CONFIG_DIR": str(tmp_path)}
     evaluated = subprocess.run(
-        [*program, *few, "--output", found],
+        [*program, *few, "--output", str(found)],
         env=os.environ | quiet | {"SCORELINE_URL": demonstration.url, "PROMPTFOO_PASS_RATE_THRESHOLD": "85"},
         capture_output=True,
         text=True,
