@@ -22,7 +22,7 @@ scoreline.duckdb.register(
     query="Review: ",
     item_template="{item}\nSentiment:",
     labels=[" positive", " negative"],
-    max_items=1_000,  # a query that would score more ends with an error
+    max_items=1_000,  # for all queries together: one that would score more ends with an error
 )
 right, rows, sure = connection.sql("""
     SELECT count(*) FILTER ((scores.positive > scores.negative) = (sentiment = 'positive')),

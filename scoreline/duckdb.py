@@ -12,14 +12,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from scoreline.frames.functions import Function
+from scoreline.runs.formats import Kind
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from duckdb import DuckDBPyConnection
+
+_TYPES = {Kind.NUMBER: "DOUBLE", Kind.TEXT: "VARCHAR"}
 
 
 def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> Function:
@@ -28,7 +31,8 @@ def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> Functio
     asked: as for :func:`scoreline.frames.asking`, without the names of columns. With ``questions`` the function takes
     a state: ``triage(body)``; with labels, or a template, ``query`` is the query of all rows, and the function takes an
     item: ``sentiment(review)``; without ``query`` it takes both: ``relevance(query, document)``. A null gives a
-    struct of nulls.
+    struct of nulls. A function of this name that was registered before is replaced. What ``max_items`` and
+    ``max_tokens`` allow is for all queries together, until it is.
 
     DuckDB hands over some 2,000 rows at a time: the rows of a query are computed together if they stand side by side,
     as after ``ORDER BY query``. It does not tell a function that its query was interrupted: ``cancel()`` of what this
@@ -36,8 +40,9 @@ def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> Functio
 
     Raises TableError and ScorelineError.
     """
+    import duckdb
+
     function = Function(asked)
-    types = {field.name: "DOUBLE" if pa.types.is_floating(field.type) else "VARCHAR" for field in function.fields}
 
     def of_one(column: pa.Array) -> pa.Array:
         return function(column)
@@ -45,11 +50,13 @@ def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> Functio
     def of_two(queries: pa.Array, items: pa.Array) -> pa.Array:
         return function(queries, items)
 
+    with suppress(duckdb.InvalidInputException):  # There is none of this name.
+        connection.remove_function(name)
     connection.create_function(
         name,
         of_one if len(function.parameters) == 1 else of_two,  # DuckDB counts the parameters.
         ["VARCHAR"] * len(function.parameters),
-        connection.struct_type(types),
+        connection.struct_type({name: _TYPES[kind] for name, kind in function.kinds.items()}),
         type="arrow",
         null_handling="special",
     )

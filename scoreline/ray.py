@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost
 from scoreline.frames.partitions import Counting, of_parts
 from scoreline.frames.tables import with_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from ray.data import Dataset
 
 
@@ -72,6 +71,8 @@ def cost(dataset: Dataset, **asked: Any) -> Cost:
 
 
 def _cost(dataset: Dataset, wanted: Asking, *, tokens: bool) -> Cost:
+    import pyarrow as pa
+
     counting = Counting(wanted, tokens)
 
     def count(batch: pa.Table) -> pa.Table:

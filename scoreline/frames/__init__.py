@@ -16,12 +16,13 @@ is scored when it is collected, and a stream as it is read, both in bounded memo
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, Unpack
 
 from scoreline.client.decisions import Questions
-from scoreline.client.options import Permute
+from scoreline.client.options import Permute, PromptOptions
 from scoreline.frames.asked import Asking, ItemOptions, TableOptions, asking, deciding, ranking, scoring
 from scoreline.frames.costs import Cost
 from scoreline.frames.errors import CostError, TableError
@@ -29,7 +30,21 @@ from scoreline.frames.tables import check_columns, table_of, with_columns
 
 __all__ = ["Asking", "Cost", "CostError", "TableError", "asking", "cost", "decide", "rerank", "score"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 
+
+def _explains(*kinds: type) -> Callable[[F], F]:
+    """Have the help of a function explain its options, as the docstrings of their kinds do."""
+
+    def explained(function: F) -> F:
+        paragraphs = [inspect.getdoc(kind).partition("\n\n")[2] for kind in kinds]  # type: ignore[union-attr]
+        function.__doc__ = "\n\n".join([inspect.getdoc(function) or "", *paragraphs])
+        return function
+
+    return explained
+
+
+@_explains(ItemOptions, PromptOptions, TableOptions)
 def score(
     table: Any,
     item_column: str,
@@ -47,7 +62,7 @@ def score(
     query_column, query: where the query of a row is, or the one of all rows. labels: none for a ``template`` that has
     some, or for a model with classes. label_columns: those with the labels of each row, which is a label or a list.
     output: a Parquet file that is written meanwhile. If the process ends before it is complete, the same call goes on
-    where it was; restart: it begins again. options: see ItemOptions and TableOptions.
+    where it was; restart: it begins again. A file that is complete is an error, unless restart is True.
 
     Raises TableError, CostError, ScorelineError and TypeError.
     """
@@ -57,6 +72,7 @@ def score(
     return _of(table, asked, output, restart=restart)
 
 
+@_explains(ItemOptions, PromptOptions, TableOptions)
 def rerank(
     table: Any,
     document_column: str,
@@ -76,6 +92,7 @@ def rerank(
     return _of(table, asked, output, restart=restart)
 
 
+@_explains(TableOptions)
 def decide(
     table: Any,
     questions: Questions | str | os.PathLike[str],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
 from scoreline.client import AsyncClient, Model
@@ -58,6 +59,8 @@ class ItemOptions(TableOptions, PromptOptions, total=False):
     """The same, and what the model is asked about an item, as :meth:`Client.score` takes it.
 
     Templates may name further columns, as in ``"{item} ({column:city})"``.
+    baseline: items that say nothing, such as ``""`` and ``"N/A"``: probabilities are without the share of each label
+    that these get.
     """
 
     baseline: Sequence[str] | None
@@ -210,7 +213,8 @@ def asking(**asked: Any) -> Asking:
 def _checked(options: Mapping[str, Any], known: type) -> dict[str, Any]:
     for name in options:
         if name not in known.__annotations__:
-            raise TypeError(f"there is no option {name!r} here")
+            meant = "".join(f": did you mean {one!r}?" for one in get_close_matches(name, known.__annotations__, 1))
+            raise TypeError(f"there is no option {name!r} here{meant}")
     return dict(options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scoreline.client import AsyncClient, InvalidRequest
@@ -13,8 +14,8 @@ from scoreline.frames.streams import served
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import Plan
 from scoreline.runs.reading import Source
-from scoreline.runs.run import first_of, in_a_thread
-from scoreline.runs.scoring import concerns_rows
+from scoreline.runs.run import check_empty, check_remedy, first_of, in_a_thread
+from scoreline.runs.scoring import Refusal, concerns_rows, refusal_of
 from scoreline.runs.trial import dry_run
 from scoreline.runs.windows import Group, unwritten_windows
 
@@ -26,7 +27,7 @@ AT_ONCE = 16
 class Cost:
     """What scoring some rows takes."""
 
-    items: int  # rows with a text
+    items: int  # rows that are scored; a row with several questions is one
     prompt_tokens: int | None  # the lengths of all prompts, summed; None: they were not counted
 
     def check(self, max_items: int | None, max_tokens: int | None) -> None:
@@ -48,33 +49,38 @@ async def _cost_of(plan: Plan, client: AsyncClient, source: Source, *, tokens: b
     room = asyncio.Semaphore(AT_ONCE)
     items = prompt_tokens = 0
 
-    async def count(group: Group) -> None:
-        nonlocal prompt_tokens
+    async def count(group: Group, numbers: Sequence[int]) -> None:
+        nonlocal items, prompt_tokens
         try:
             found = await dry_run(group, plan, client)
             prompt_tokens += found.prompt_tokens  # Not in one statement, which would add to what was there before.
         except InvalidRequest as error:
             if not concerns_rows(error, group, plan):
                 raise
-            # A row that is refused takes nothing, and its neighbours are counted without it.
             middle = 0 if plan.questions else len(group.rows) // 2
+            if not middle:  # Where its cells are left empty, it takes nothing.
+                check_remedy(refusal_of(error), plan, source, numbers[group.rows[0]])
+                items -= len(group.rows)
             for half in (group.part(0, middle), group.part(middle, len(group.rows))) if middle else ():
-                await count(half)
+                await count(half, numbers)  # The neighbours of a row that is refused are counted without it.
 
-    async def count_in_turn(group: Group) -> None:
+    async def count_in_turn(group: Group, numbers: Sequence[int]) -> None:
         async with room:
-            await count(group)
+            await count(group, numbers)
 
     journal = Journal(None, {})
     try:
         windows = unwritten_windows(source, plan.window, journal)
         while (window := await in_a_thread(lambda: next(windows, None))) is not None:
-            groups, _, _ = window.groups(plan.columns)
+            groups, wrong, empty = window.groups(plan.columns)
+            check_empty(plan, source, window, empty)
+            for place, message in wrong.items():
+                check_remedy(Refusal(message, is_too_long=False), plan, source, window.numbers[place])
             items += sum(len(group.rows) for group in groups)
             if tokens:
                 async with asyncio.TaskGroup() as tasks:
                     for group in groups:
-                        tasks.create_task(count_in_turn(group))
+                        tasks.create_task(count_in_turn(group, window.numbers))
     except BaseExceptionGroup as group:
         raise first_of(group) from None
     finally:

@@ -8,6 +8,11 @@ from contextlib import contextmanager
 from scoreline.exit_codes import CommandError
 from scoreline.failures import in_python
 
+try:  # All modules of tables import this one first.
+    import pyarrow as _  # noqa: F401
+except ModuleNotFoundError:
+    raise ModuleNotFoundError('tables need pyarrow: pip install "scoreline[frames]"', name="pyarrow") from None
+
 
 class TableError(ValueError):
     """A table, or what is asked about it, is wrong."""

@@ -12,6 +12,7 @@ from scoreline.frames.asked import asking
 from scoreline.frames.costs import Cost
 from scoreline.frames.streams import Calls, served
 from scoreline.frames.tables import check_columns, new_of_whole, schema_of, table_of
+from scoreline.runs.formats import Kind
 
 STATE, ITEM, QUERY = "state", "item", "query"
 """The names of the parameters."""
@@ -20,13 +21,15 @@ STATE, ITEM, QUERY = "state", "item", "query"
 class Function:
     """A function of one column, or of queries and items. A null, and a blank text, gives a struct of nulls.
 
-    What ``max_items`` and ``max_tokens`` allow holds for all calls together.
+    What ``max_items`` and ``max_tokens`` allow holds for all calls together, as long as there is this function.
     """
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         """asked: as for :func:`scoreline.frames.asking`, without the names of columns. Without ``query``, items have a
         query each. Raises TableError and ScorelineError.
         """
+        if columns := [name for name in asked if name.endswith(("_column", "_columns"))]:
+            raise TypeError(f"a function is called with its columns: leave out {columns[0]}")
         self.parameters: tuple[str, ...] = (ITEM,)
         if "questions" in asked:
             self.parameters, named = (STATE,), {"state_column": STATE}
@@ -39,9 +42,16 @@ class Function:
         models = served(wanted)
         self._asking = wanted.of_served(models)
         self._new = self._asking.columns(models, ())
+        # What is wrong with templates and labels is said at once, and not in the middle of a query.
+        table_of(pa.table({name: ["a text"] for name in self.parameters})).cost(self._asking)
         self._left = (self._asking.max_items, self._asking.max_tokens)
         self._lock = threading.Lock()
         self._calls = Calls()
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """The kinds of the fields of what the function returns of each row."""
+        return self._new
 
     @property
     def fields(self) -> pa.Schema:

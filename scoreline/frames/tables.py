@@ -179,7 +179,10 @@ def table_of(given: Any) -> Table:
     if pandas is not None and isinstance(given, pandas.DataFrame):
         return _pandas(given)
     if isinstance(given, pa.RecordBatchReader) or hasattr(given, "__arrow_c_stream__"):
-        reader = given if isinstance(given, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(given)
+        try:
+            reader = given if isinstance(given, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(given)
+        except pa.ArrowInvalid:
+            raise TypeError(f"a {type(given).__name__} is a column and no table: make a table of it") from None
         columns, schema = _distinct(reader.schema.names), reader.schema
         return Table(columns, lambda: reader, _rows_of_arrow, _rows_of_arrow, lambda: schema, None, False)
     raise TypeError(f"a {type(given).__name__} is no table of Arrow, pandas or Polars, and gives no Arrow stream")

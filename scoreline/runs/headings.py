@@ -39,7 +39,7 @@ def _remedy(file_format: Format, columns: Sequence[str], name: str, option: str)
             return f": {wrong_separator}"
     for column in columns:
         if _plain(column).casefold() == _plain(name).casefold():
-            return f": write the name as it stands in the file, with every blank and quote: {option} {column!r}"
+            return f": write the name as it stands in the file, with its case, blanks and quotes: {option} {column!r}"
     return ""
 
 

@@ -152,6 +152,8 @@ class Columns:
         value: Any = row.get(column)
         if value is None:
             value = ""
+        if type(value) in (int, float):
+            raise ValueError(f"its {column!r} is a number: make it a text")
         if not isinstance(value, str) and not (isinstance(value, list) and all(type(token) is int for token in value)):
             raise ValueError(f"its {column!r} is neither a text nor a list of token ids")
         if not self.scores_empty and not (value.strip() if isinstance(value, str) else value):

@@ -153,8 +153,7 @@ class Run:
             self._progressed.share_read = max(window.share_read or 0.0, self._progressed.rows_read / self._plan.limit)
         listener = self._listener(scored)
         groups, wrong, empty = window.groups(self._plan.columns)
-        if empty and self._plan.empty is Empty.FAIL:
-            raise empty_rows(self._source, window, empty)
+        check_empty(self._plan, self._source, window, empty)
         to_write.put_nowait(scored)
         for place, message in wrong.items():
             listener.refused(place, Refusal(message, is_too_long=False))
@@ -184,14 +183,7 @@ class Run:
             scored.cells[place] = cells
 
         def on_refused(place: int, refusal: Refusal) -> None:
-            remedy = self._plan.on_too_long if refusal.is_too_long else self._plan.on_error
-            if remedy is Remedy.FAIL:
-                option = "--on-too-long" if refusal.is_too_long else "--on-error"
-                raise CommandError(
-                    f"{self._source.name}, {self._source.unit} {scored.window.numbers[place]}: {refusal.message}; "
-                    f"with {option} skip its cells are left empty",
-                    refusal.exit_code,
-                )
+            check_remedy(refusal, self._plan, self._source, scored.window.numbers[place])
             self._skip(scored, place, refusal)
 
         def on_counted(job: Job, rows: int) -> None:
@@ -271,6 +263,25 @@ class Run:
 def without_figures(warning: str) -> str:
     """Return what a warning has in common with those that differ only in their figures."""
     return _FIGURES.sub("#", warning)
+
+
+def check_remedy(refusal: Refusal, plan: Plan, source: Source, number: int) -> None:
+    """Raise CommandError for a row that can't be scored, unless the plan leaves its cells empty.
+
+    number: that of the row.
+    """
+    if (plan.on_too_long if refusal.is_too_long else plan.on_error) is Remedy.FAIL:
+        option = "--on-too-long" if refusal.is_too_long else "--on-error"
+        raise CommandError(
+            f"{source.name}, {source.unit} {number}: {refusal.message}; with {option} skip its cells are left empty",
+            refusal.exit_code,
+        )
+
+
+def check_empty(plan: Plan, source: Source, window: Window, empty: Mapping[int, EmptyTextError]) -> None:
+    """Raise CommandError if rows of a window lack a text, unless the plan has something else done with them."""
+    if empty and plan.empty is Empty.FAIL:
+        raise empty_rows(source, window, empty)
 
 
 def empty_rows(source: Source, window: Window, empty: Mapping[int, EmptyTextError]) -> CommandError:

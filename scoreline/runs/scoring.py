@@ -118,7 +118,7 @@ class GroupScorer:
             except RequestTooLarge as error:
                 if len(rows) == 1 or self._plan.questions:
                     for wrong in rows:
-                        listener.refused(wrong, _refusal(error))
+                        listener.refused(wrong, refusal_of(error))
                 else:
                     parts += _halves(rows, items)
             except InvalidRequest as error:
@@ -126,7 +126,7 @@ class GroupScorer:
                 if not concerns_rows(error, group, self._plan):
                     raise  # The options are wrong, not the rows.
                 for wrong in rows if place is None else rows[place : place + 1]:
-                    listener.refused(wrong, _refusal(error))
+                    listener.refused(wrong, refusal_of(error))
                 if place is None or len(rows) == 1:
                     continue
                 rows, items = rows[:place] + rows[place + 1 :], items[:place] + items[place + 1 :]
@@ -271,5 +271,6 @@ def concerns_rows(error: InvalidRequest, group: Group, plan: Plan) -> bool:
     return error.code in _OF_EVERY_ROW and (error.param in _OF_THE_QUERY or bool(plan.questions))
 
 
-def _refusal(error: ScorelineError) -> Refusal:
+def refusal_of(error: ScorelineError) -> Refusal:
+    """Return why a row can't be scored, by the error of its job."""
     return Refusal(str(error), error.code == TOO_LONG, exit_code_of(error.code, error.status))

@@ -70,6 +70,9 @@ def test_a_cap_ends_the_query_before_more_is_scored(connection: Any, client: Cli
     with pytest.raises(duckdb.Error, match="CostError: 399 items are more than the 398 that max_items leaves"):
         connection.sql("SELECT capped(query, item).yes FROM rows").fetchall()
     assert items_since(client, before) == 0
+    # Whoever runs the cell of a notebook again has the cap anew.
+    scoreline.duckdb.register(connection, "capped", labels=LABELS, max_items=399)
+    assert len(connection.sql("SELECT capped(query, item).yes FROM rows").fetchall()) == 400
 
 
 def test_a_cancelled_query_cancels_its_jobs(shared_up: Up, connection: Any, client: Client) -> None:

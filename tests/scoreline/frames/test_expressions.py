@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import warnings
 from typing import Any
 
@@ -52,6 +53,21 @@ def test_the_cap_of_a_function_holds_for_all_calls_together(asked: dict[str, Any
     of_tokens(pa.array(["a"]))
     with pytest.raises(CostError, match="more than the 0 that max_tokens leaves"):
         of_tokens(pa.array(["a"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": ["a label of several tokens"]}, "several tokens"),
+        ({"item_template": "no place"}, "{item}"),
+        ({"item_column": "review"}, "a function is called with its columns: leave out item_column"),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_function_is_called(
+    asked: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((InvalidRequest, TypeError), match=re.escape(message)):
+        Function({**asked, **options})
 
 
 def test_a_function_warns_of_the_same_once(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

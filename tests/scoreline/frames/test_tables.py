@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -263,7 +265,7 @@ def test_rows_that_cannot_be_scored_have_nulls_if_that_is_wanted(asked: dict[str
     ("table", "options", "message"),
     [
         ({"revue": ["a"]}, {}, r"the table has no column 'review'; it has 'revue'"),
-        ({"review": [1]}, {}, r"row 0: its 'review' is neither a text .*; with on_error=\"skip\" its cells"),
+        ({"review": [1]}, {}, r"row 0: its 'review' is a number: make it a text; with on_error=\"skip\" its cells"),
         ({"review": ["a", None]}, {}, r"row 1: there is no text in 'review'; with empty=\"skip\""),
         ({"review": ["a", "b " * 5000]}, {}, r"row 1: .*; with on_too_long=\"skip\" its cells are left empty"),
         ({"review": ["a"], "yes": [1]}, {}, r"two columns 'yes': .* as with column_prefix=\"p_\""),
@@ -283,6 +285,7 @@ def test_rows_that_cannot_be_scored_have_nulls_if_that_is_wanted(asked: dict[str
         ({"review": ["a"]}, {"patience": -1}, r"patience must be at least 0, not -1"),
         ({"review": ["a"]}, {"label_columns": ["review"]}, r"rows of label_columns have no other labels"),
         ({"review": ["a"]}, {"label_columns": "review"}, r"label_columns must be a list of texts"),
+        ({"Review": ["a"]}, {}, r"it has 'Review': write the name as it stands in the file, with its case"),
         ({"review": ["a"]}, {"item_template": "{item} {column:city}"}, r"the table has no column 'city'"),
     ],
 )
@@ -297,7 +300,11 @@ def test_what_is_wrong_is_said_in_the_words_of_a_caller_of_python(
 def test_what_is_no_table_and_options_that_there_are_not_are_type_errors(asked: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="a list is no table of Arrow, pandas or Polars"):
         frames.score([{"review": "a"}], "review", **asked)
-    with pytest.raises(TypeError, match="there is no option 'lables'"):
+    with pytest.raises(TypeError, match="a Series is a column and no table"):
+        frames.score(pl.Series("review", ["a"]), "review", **asked)
+    with pytest.raises(TypeError, match="there is no option 'templat' here: did you mean 'template'"):
+        frames.score(pa.table({"review": ["a"]}), "review", **asked, templat="yes_no")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="there is no option 'lables' here"):
         frames.score(pa.table({"review": ["a"]}), "review", **asked, lables=[" a"])  # type: ignore[call-arg]
     mixed = pd.DataFrame({"review": ["a", 1, [2]]})
     with pytest.raises(TableError, match="the table has a column of which no column of Arrow can be made"):
@@ -333,7 +340,25 @@ def test_tokens_are_counted_of_the_rows_that_can_be_scored(asked: dict[str, Any]
     items = [f"item {n}" for n in range(9)]
     table = pa.table({"review": [*items[:4], "long " * 20_000, *items[4:], None]})
     found = frames.cost(table, item_column="review", on_too_long="skip", empty="skip", **asked)
-    assert found.prompt_tokens == client.dry_run("Review: ", items, labels=LABELS).prompt_tokens
+    assert found == frames.Cost(len(items), client.dry_run("Review: ", items, labels=LABELS).prompt_tokens)
+    for left, place in (({"on_too_long": "skip"}, 10), ({"empty": "skip"}, 4)):
+        with pytest.raises(TableError, match=f"row {place}: "):
+            frames.cost(table, item_column="review", **left, **asked)
+
+
+def test_the_help_of_a_function_explains_its_options() -> None:
+    for function in (frames.score, frames.rerank):
+        assert {"apply_softmax:", "baseline:", "on_too_long:"} <= set(
+            (function.__doc__ or "").replace(",", ":").split()
+        )
+    assert "apply_softmax" not in (frames.decide.__doc__ or "")
+
+
+def test_whoever_lacks_arrow_is_told_what_to_install() -> None:
+    for module in ("frames", "duckdb", "ray", "spark"):
+        program = f"import sys; sys.modules['pyarrow'] = None; import scoreline.{module}"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.stderr.splitlines()[-1].endswith('tables need pyarrow: pip install "scoreline[frames]"')
 
 
 def test_the_parts_of_a_run_score_nothing_twice(

@@ -160,7 +160,7 @@ def test_a_report_is_shown_and_written(client: Client, tmp_path: Path) -> None:
         ({"truth": ["yes"] * 40}, "all rows have the same true label"),
         ({"items": [*ITEMS[:3], float("nan"), *ITEMS[4:]]}, "item 3: there is no text in 'items'"),
         ({"items": [*ITEMS[:3], " ", *ITEMS[4:]]}, "item 3: there is no text in 'items'"),
-        ({"items": [*ITEMS[:3], 7, *ITEMS[4:]]}, "item 3: its 'items' is neither a text nor a list of token ids"),
+        ({"items": [*ITEMS[:3], 7, *ITEMS[4:]]}, "item 3: its 'items' is a number: make it a text"),
         ({"items": [*ITEMS[:39], ITEMS[2]]}, "item 39: it has the texts of item 2: .* with keep_duplicates=True$"),
         ({"groups": [None] * 40}, "item 0: there is nothing in 'groups'"),
         ({"queries": ["q"] * 40}, "either query, one text for all items, or queries"),

@@ -51,7 +51,7 @@ def test_the_command_names_the_rows_without_scores(shared_up: Up, tmp_path: Path
     assert [(error["line"], error["index"]) for error in figures["errors"]] == [(2, 1)]
     assert read_lines(Path(figures["errors_file"])) == figures["errors"]
     outcome = scoreline(*command, "-", SCORELINE_URL=shared_up.url)
-    assert "line 2: its 'item' is neither a text nor a list of token ids" in outcome.stderr.splitlines()
+    assert "line 2: its 'item' is a number: make it a text" in outcome.stderr.splitlines()
     outcome = scoreline(*command, str(tmp_path / "new.csv"), SCORELINE_URL=shared_up.url)
     assert f"their cells are empty. {tmp_path / 'new.csv'}.errors.jsonl names them." in outcome.stderr
 
