@@ -221,7 +221,7 @@ def test_a_tenant_that_fills_the_queue_does_not_keep_out_the_jobs_of_another(bou
     bounded.worker.gate.set()
 
 
-LONG: dict[str, Any] = {"items": [" France is"] * 200}
+LONG: dict[str, Any] = {"items": [" France is" * 50] * 4}
 """A body whose work takes much longer than that of :data:`BODY`."""
 
 

@@ -17,9 +17,10 @@ FOLDER = Path(__file__).with_name("eight_devices")
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_model_on_several_virtual_devices() -> None:
+@pytest.mark.parametrize("which", ["not matrix", pytest.param("matrix", marks=pytest.mark.matrix)])
+def test_a_model_on_several_virtual_devices(which: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", str(FOLDER)],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", which, str(FOLDER)],
         env=os.environ | {"XLA_FLAGS": EIGHT_DEVICES},
         cwd=ROOT,
         text=True,

@@ -24,7 +24,10 @@ LOGPROBS = 0.2
 
 @pytest.mark.parametrize(
     "filled_up",
-    [pytest.param(False, id="heads that fill the lanes"), pytest.param(True, id="heads of half the lanes")],
+    [
+        pytest.param(False, id="heads that fill the lanes"),
+        pytest.param(True, id="heads of half the lanes", marks=pytest.mark.matrix),
+    ],
 )
 def test_prefill_and_extend_with_kernels_give_the_scores_of_plain_xla(
     filled_up: bool, checkpoint: Callable[[str], Path]

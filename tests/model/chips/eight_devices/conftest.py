@@ -37,13 +37,14 @@ MODELS = {
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
+SIX_HEADS = pytest.param("six heads", 2, marks=pytest.mark.matrix)
 SHARED = [
     ("eight heads", 8),
-    ("six heads", 2),
-    ("windows", 2),
     ("recurrent", 2),
     ("mixture", 4),
-    ("classes", 4),
+    SIX_HEADS,
+    pytest.param("windows", 2, marks=pytest.mark.matrix),
+    pytest.param("classes", 4, marks=pytest.mark.matrix),
 ]
 """Models, and how many devices compute them together."""
 STEP = 64

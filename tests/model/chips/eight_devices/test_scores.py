@@ -22,7 +22,7 @@ from scoring.layout import GroupWork, Head
 from settings.engine import EngineSettings
 from tests.model import engines
 from tests.model.checkpoints import sequences
-from tests.model.chips.eight_devices.conftest import MODELS, SHARED, Loaded, platform
+from tests.model.chips.eight_devices.conftest import MODELS, SHARED, SIX_HEADS, Loaded, platform
 from tests.model.decisions.deciding import Deciding
 from tests.model.decisions.heads import HEADS, write_head
 from tests.model.decisions.requests import REQUESTS
@@ -74,12 +74,12 @@ def test_bits_do_not_depend_on_company(name: str, chips: int, engine: Loaded) ->
         assert np.array_equal(alone, reverse[number])
 
 
-@pytest.mark.parametrize(("name", "chips"), [("eight heads", 8), ("six heads", 2), ("recurrent", 2)])
+@pytest.mark.parametrize(("name", "chips"), [("eight heads", 8), ("recurrent", 2), SIX_HEADS])
 def test_known_answers_are_right_and_have_the_same_bits_everywhere(name: str, chips: int, engine: Loaded) -> None:
     engine(name, chips).warm_up(lambda done, total, what: None)
 
 
-@pytest.mark.parametrize(("name", "chips"), [("eight heads", 8), ("six heads", 2)])
+@pytest.mark.parametrize(("name", "chips"), [("eight heads", 8), SIX_HEADS])
 def test_heads_score_targets_and_labels_of_all_shards(name: str, chips: int, engine: Loaded) -> None:
     config = MODELS[name]
     random = np.random.default_rng(3)
