@@ -32,17 +32,17 @@ from model.checks.known_answer import ModelChecks
 from model.chips.loading import DividedParameter, bytes_of_a_chip
 from model.chips.shares import Shares
 from model.executable_table import ProgramShelf
-from model.extending import Extender
 from model.forward import Forward
-from model.head_runner import HeadRunner
 from model.known_states import KnownStates
-from model.lookahead import Lookahead
 from model.phases import OnPhase
-from model.pipeline import Pipeline
 from model.platform_forward import make_forward
 from model.platforms import Platform
 from model.prefixes.cache import PrefixCache
 from model.prefixes.pool import PoolShape, bytes_of_block
+from model.running.extending import Extender
+from model.running.head_runner import HeadRunner
+from model.running.lookahead import Lookahead
+from model.running.pipeline import Pipeline
 from model.score_buffer import EngineError, ScoreBuffer, TargetBuffer, buffer_of
 from model.work.ahead import PlanAhead
 from model.work.dispatching import Steps

@@ -8,9 +8,9 @@ from itertools import chain
 
 import numpy as np
 
-from model.extending import Extender, GroupRows, StepOutput
 from model.prefixes.cache import PrefixCache
 from model.rows import Row, item_rows, whole
+from model.running.extending import Extender, GroupRows, StepOutput
 from model.score_buffer import Floats, ScoreBuffer, TargetBuffer
 from scoring.layout import Continuations, GroupWork, TokenIds
 

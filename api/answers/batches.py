@@ -1,4 +1,4 @@
-"""Convert batches to the JSON of responses, whose shapes are documented in ``api.answers.batch_schemas``."""
+"""Convert batches to the JSON of responses, whose shapes are documented in ``api.answers.schemas.batch``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from api.answers.batch_schemas import Batch, BatchWebhook
+from api.answers.schemas.batch import Batch, BatchWebhook
 from api.answers.shown import shown
 from jobs.file_batches.reading import BatchProgress, BatchRecord
 from jobs.file_batches.tables import BatchStatus

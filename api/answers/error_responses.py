@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.answers.examples import JOB_ID
-from api.answers.schemas import ErrorEnvelope
+from api.answers.schemas.jobs import ErrorEnvelope
 from jobs.store.database import NotMigratedError, StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError, invalid
 

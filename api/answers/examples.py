@@ -364,4 +364,4 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "data": {"id": JOB_ID, "status": "succeeded", "urls": job_urls(JOB_ID)},
     },
 }
-"""By the name of the shape in :mod:`api.answers.schemas` and its neighbours."""
+"""By the name of the shape in :mod:`api.answers.schemas.jobs` and its neighbours."""

@@ -1,11 +1,11 @@
-"""Convert files to the JSON of responses, whose shapes are documented in ``api.answers.file_schemas``."""
+"""Convert files to the JSON of responses, whose shapes are documented in ``api.answers.schemas.file``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from api.answers.file_schemas import File
+from api.answers.schemas.file import File
 from api.answers.shown import shown
 from jobs.files.reading import FileRecord
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api.answers.examples import ANSWERS
-from api.answers.schemas import ErrorEnvelope
+from api.answers.schemas.jobs import ErrorEnvelope
 
 DESCRIPTION = """\
 Scores candidate items against a query with a causal language model: P(label | query + item), the probability that a

@@ -1,4 +1,4 @@
-"""Convert jobs and scores to the JSON of responses, whose shapes are documented in ``api.answers.schemas``.
+"""Convert jobs and scores to the JSON of responses, whose shapes are documented in ``api.answers.schemas.jobs``.
 
 JSON has no infinities. Scores are always finite. A log-probability of minus infinity (of a label whose probability is 0
 in float32) and an infinite logit are written as ``null``.
@@ -23,7 +23,7 @@ from api.answers.items.column import Column
 from api.answers.items.columns import Computed, columns_of, computed_of
 from api.answers.items.judged import artefact_ids
 from api.answers.receipts import asked_at, sign
-from api.answers.schemas import (
+from api.answers.schemas.jobs import (
     Delivery,
     DeliveryAttempt,
     DeliveryEndpoint,
@@ -32,7 +32,7 @@ from api.answers.schemas import (
     JobWebhook,
     WebhookSecret,
 )
-from api.answers.server_schemas import ServedArtefact, ServedClasses, ServedTemplate
+from api.answers.schemas.server import ServedArtefact, ServedClasses, ServedTemplate
 from api.answers.shown import shown
 from api.callers.compatibility import Compatibility
 from checkpoints.adapter_folder import name_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from api.answers.batch_schemas import BatchBody
+from api.answers.schemas.batch import BatchBody
 from api.reading import ReadingContext
 from api.requests import refused_fields
 from api.requests.fields import check_fields

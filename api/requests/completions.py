@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from api.answers.completion_schemas import CompletionBody
+from api.answers.schemas.completion import CompletionBody
 from api.reading import ReadingContext
 from api.requests import refused_fields
 from api.requests.fields import check_fields, with_items_called

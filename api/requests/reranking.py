@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from api.answers.reranking import Ranking
-from api.answers.reranking_schemas import RerankBody, TextsBody
+from api.answers.schemas.reranking import RerankBody, TextsBody
 from api.reading import ReadingContext
 from api.requests import refused_fields
 from api.requests.artefacts import with_artefact

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from api.answers.presentation import encode
-from api.answers.schemas import TokenizeBody
+from api.answers.schemas.jobs import TokenizeBody
 from api.reading import ReadingContext
 from api.requests.fields import check_fields
 from api.requests.sender import Sender

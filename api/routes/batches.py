@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api.answers.batch_schemas import Batch, BatchBody, BatchList, DeletedBatch
 from api.answers.batches import show_batch
 from api.answers.error_responses import secured
 from api.answers.files import show_list
 from api.answers.openapi import json_body
 from api.answers.presentation import json_response
+from api.answers.schemas.batch import Batch, BatchBody, BatchList, DeletedBatch
 from api.principal import WithReadScope, WithScoreScope
 from api.requests.batch import read_batch
 from api.requests.bodies.receiving import received_body

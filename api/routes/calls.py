@@ -13,13 +13,13 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from api.answers.completion_schemas import CompletionBody, CompletionResponse
 from api.answers.decisions.schemas import DecisionsBody, DecisionsResponse, SystemOneBody, SystemOneResponse
 from api.answers.error_responses import secured
 from api.answers.items.request_schemas import LikelihoodBody, ScoreBody
 from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
 from api.answers.openapi import json_body
-from api.answers.reranking_schemas import EitherRanking, RerankBody, RerankResponse, TextsBody
+from api.answers.schemas.completion import CompletionBody, CompletionResponse
+from api.answers.schemas.reranking import EitherRanking, RerankBody, RerankResponse, TextsBody
 from api.principal import WithScoreScope
 from api.requests.headers.idempotency import IdempotencyKey
 from api.requests.headers.prefer import Handling, is_strict

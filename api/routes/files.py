@@ -10,10 +10,10 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from api.answers.error_responses import secured
-from api.answers.file_schemas import DeletedFile, File, FileBody, FileList
 from api.answers.files import show_file, show_list
 from api.answers.openapi import BodySchema
 from api.answers.presentation import json_response
+from api.answers.schemas.file import DeletedFile, File, FileBody, FileList
 from api.budget import Kind, place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.request_id import BrokenOffError

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import secured
 from api.answers.presentation import json_response
-from api.answers.server_schemas import JobItems
+from api.answers.schemas.server import JobItems
 from api.principal import WithReadScope
 from api.routes.jobs import MAX_OFFSET, checked_job_id
 from api.service import Service, ServiceOf

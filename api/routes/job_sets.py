@@ -12,11 +12,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from api.answers.error_responses import STATUS, secured, storage_unavailable
-from api.answers.job_set_schemas import JobSetBody
 from api.answers.job_sets import Answer, encode_set, show_error
 from api.answers.openapi import json_body
 from api.answers.presentation import EMBEDDED_ITEMS, encode, encode_job, expected_bytes, json_response, show_job
-from api.answers.schemas import JobSet
+from api.answers.schemas.job_set import JobSetBody
+from api.answers.schemas.jobs import JobSet
 from api.budget import place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown

@@ -25,7 +25,7 @@ from api.answers.presentation import (
     json_response,
     show_job,
 )
-from api.answers.schemas import DeletedJob, DryRun, Job, JobList, ScoreList
+from api.answers.schemas.jobs import DeletedJob, DryRun, Job, JobList, ScoreList
 from api.budget import Kind, place_of
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from api.answers.error_responses import secured
 from api.answers.openapi import json_body
 from api.answers.presentation import json_response
-from api.answers.schemas import TokenizeBody, Tokens
+from api.answers.schemas.jobs import TokenizeBody, Tokens
 from api.principal import WithScoreScope
 from api.requests.bodies.receiving import received_body
 from api.requests.headers.prefer import Handling, is_strict

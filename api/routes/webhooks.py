@@ -8,10 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from api.answers.batch_schemas import BatchEnd
 from api.answers.error_responses import secured
 from api.answers.presentation import json_response, show_delivery, show_secrets
-from api.answers.schemas import Delivery, DeliveryList, JobEvent, WebhookSecretList
+from api.answers.schemas.batch import BatchEnd
+from api.answers.schemas.jobs import Delivery, DeliveryList, JobEvent, WebhookSecretList
 from api.principal import WithReadScope, WithWebhookScope
 from api.routes.batches import checked_batch_id
 from api.routes.jobs import checked_job_id

@@ -27,8 +27,8 @@ from model.architecture.projections import Embedding, Linear, Norm, Total
 from model.architecture.rope import Rope
 from model.attention.contract import Attention, Gated, causal
 from model.attention.tiles import TiledAttention
-from model.linear import ACTIVATIONS, alone, project, scaled
-from model.rotation import HeadNorm, RotaryEmbedding, Rotation
+from model.layers.linear import ACTIVATIONS, alone, project, scaled
+from model.layers.rotation import HeadNorm, RotaryEmbedding, Rotation
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
 

@@ -1,6 +1,6 @@
 """The weights of a Gated DeltaNet (arXiv:2412.06464), as HuggingFace has it in Qwen3.5.
 
-The recurrence between them is in :mod:`model.delta_rule`. Everything is float32 but the operands of projections.
+The recurrence between them is in :mod:`model.layers.delta_rule`. Everything is float32 but the operands of projections.
 
 Shapes: Hk heads of queries and keys, Dk numbers each; Hv heads of values, Dv numbers each; C channels of the
 convolution, which are queries, keys and values of all heads one after another.
@@ -19,9 +19,9 @@ from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
 from model.architecture.projections import Linear, Norm, Total, normal
-from model.delta_rule import CHUNK, DeltaInputs, delta_rule
-from model.linear import alone, sum_of_squares
-from model.rotation import split
+from model.layers.delta_rule import CHUNK, DeltaInputs, delta_rule
+from model.layers.linear import alone, sum_of_squares
+from model.layers.rotation import split
 
 _UNIT = 1e-6  # what HuggingFace adds to the squared length of queries and keys
 

@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 from model.architecture.config import DecoderConfig
 from model.architecture.experts import Mixture
 from model.architecture.projections import Linear, Total
-from model.linear import ACTIVATIONS, alone, from_pool_dtype, project, sum_by_halves
+from model.layers.linear import ACTIVATIONS, alone, from_pool_dtype, project, sum_by_halves
 
 TILE_ROWS = 32
 """Rows of every product of an expert. A CPU takes as long for 16 rows as for 32, since it waits for the weights."""

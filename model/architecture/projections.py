@@ -11,11 +11,11 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
-from model.linear import alone, project, rms_norm, scaled
+from model.layers.linear import alone, project, rms_norm, scaled
 
 Total = Callable[[Array], Array]
 """Adds what several chips have computed of the same numbers (:func:`model.chips.mesh.total`), or is
-:func:`model.linear.alone`. Behind attention and behind the MLP, each chip has a part of every sum."""
+:func:`model.layers.linear.alone`. Behind attention and behind the MLP, each chip has a part of every sum."""
 
 
 class Norm(nnx.Module):

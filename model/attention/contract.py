@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
-from model.linear import Weight, accumulation_precision
-from model.rotation import RotaryEmbedding, Rotation
+from model.layers.linear import Weight, accumulation_precision
+from model.layers.rotation import RotaryEmbedding, Rotation
 
 
 class AttentionOutput(NamedTuple):

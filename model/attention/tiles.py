@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from model.attention.contract import AttentionOutput, PrefixBlocks, multiply, softmax_part, visible
-from model.linear import from_pool_dtype
+from model.layers.linear import from_pool_dtype
 
 NEVER = 2**30
 """A token behind all others."""

@@ -35,7 +35,7 @@ def evenly_spaced(rows: int) -> TokenIds:
 
 
 def pool_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the array as a pool holds it: see :func:`model.linear.to_pool_dtype`."""
+    """Return the array as a pool holds it: see :func:`model.layers.linear.to_pool_dtype`."""
     return array.view(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers in NumPy, token by token: the reference for :mod:`model.delta_rule` and what is around it.
+"""Recurrent layers in NumPy, token by token: the reference for :mod:`model.layers.delta_rule` and what is around it.
 
 Nothing is computed in chunks here, so that an error in how chunks follow one another shows. Shapes: T tokens, H heads
 of values, Dk and Dv numbers of a head of keys and of values, C channels of the convolution.

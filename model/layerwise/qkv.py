@@ -13,9 +13,9 @@ from numpy.random import Generator
 from model.checks import numpy_decoder
 from model.checks.cases import DISTINCT_ROWS, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
+from model.layers.rotation import RotaryEmbedding
 from model.layerwise.decoder import LayerwiseDecoder
 from model.programs.kind import Source, int32
-from model.rotation import RotaryEmbedding
 
 
 @dataclass(frozen=True, slots=True)

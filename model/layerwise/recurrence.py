@@ -17,8 +17,8 @@ from model.checks.cases import DISTINCT_ROWS, evenly_spaced, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
 from model.checks.numpy_decoder import logistic
 from model.checks.numpy_recurrence import ReferenceInputs
-from model.delta_rule import CHUNK, DeltaInputs, delta_rule, read_by_items
 from model.forward import Extension
+from model.layers.delta_rule import CHUNK, DeltaInputs, delta_rule, read_by_items
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.steps import Step
 from model.programs.kind import Source, int32

@@ -11,8 +11,8 @@ from numpy.random import Generator
 
 from model.checks.cases import MAX_BLOCKS, pool_dtype, random_key_values
 from model.checks.expected import Case, ExpectedOutput
+from model.layers.linear import to_pool_dtype
 from model.layerwise.decoder import LayerwiseDecoder
-from model.linear import to_pool_dtype
 from model.programs.kind import Source, int32
 
 

@@ -23,7 +23,7 @@ from model.chips.axes import Axes, parameter_axes
 from model.chips.mesh import Chips, total
 from model.chips.shares import Shares
 from model.chips.vocabulary import OnOneChip, OverChips, Vocabulary
-from model.linear import Weight, alone
+from model.layers.linear import Weight, alone
 from model.programs.kind import Source, float32
 
 

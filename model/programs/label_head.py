@@ -19,7 +19,7 @@ from model.checks.cases import HEAD_STATES, head_states, in_turn
 from model.checks.expected import Case, ExpectedOutput
 from model.chips.axes import WHOLE
 from model.chips.vocabulary import OnOneChip, Vocabulary
-from model.linear import project
+from model.layers.linear import project
 from model.programs.decoder import DecoderParts
 from model.programs.kind import Program, Source, float32, int32
 from scoring.layout import Head, TokenIds

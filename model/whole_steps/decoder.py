@@ -34,10 +34,10 @@ from model.checks.numpy_decoder import on_host
 from model.chips.axes import POOL, POOL_OF_STATES, Axes
 from model.chips.mesh import Chips
 from model.chips.shares import Shares
-from model.linear import OfStack, Weight
+from model.layers.linear import OfStack, Weight
+from model.layers.rotation import RotaryEmbedding, Rotation
 from model.programs.decoder import DecoderParts
 from model.programs.kind import array, float32, int32
-from model.rotation import RotaryEmbedding, Rotation
 from model.whole_steps.recurrence import States
 from model.whole_steps.shape import StepShape
 

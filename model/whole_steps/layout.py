@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.delta_rule import CHUNK
 from model.forward import AttentionRows, Extension
+from model.layers.delta_rule import CHUNK
 from model.whole_steps.filling import prefix_of
 from model.whole_steps.shape import StepShape
 from scoring.layout import TokenIds

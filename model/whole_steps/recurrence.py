@@ -5,7 +5,7 @@ the state behind the prefix of their tile, and those of at most a chunk of token
 needs is always computed in the same shapes, so the bits of an item depend on nothing beside it.
 
 Shapes: T rows of a step in tiles of t; S rows of slots in chunks of L; H heads of values; C channels of the
-convolution; B blocks of the pool; see :mod:`model.delta_rule` for the others.
+convolution; B blocks of the pool; see :mod:`model.layers.delta_rule` for the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax import Array, lax
 
 from model.architecture.decoder import RecurrentLayer
 from model.attention.contract import ItemSlots
-from model.delta_rule import CHUNK, Chunk, DeltaInputs, for_each_head, times
+from model.layers.delta_rule import CHUNK, Chunk, DeltaInputs, for_each_head, times
 
 LONG_CHUNKS = "long_chunks"
 """The name of the loop over chunks of long items in a compiled program."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from model.buckets import packed_logit_rows
-from model.extending import Extender, GroupRows, StepOutput
 from model.forward import Forward
 from model.packed_sequence import pack_sequences
 from model.phases import OnPhase, watched
+from model.running.extending import Extender, GroupRows, StepOutput
 from model.work.planned import Part
 from scoring.planning.algorithms import Algorithm
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from model.extending import GroupRows
 from model.prefixes.cache import PrefixCache
+from model.running.extending import GroupRows
 from model.score_buffer import EngineError, ScoreBuffer, TargetBuffer
 from model.work.layout import lay_out
 from scoring.layout import ChunkWork, GroupWork, Rows, TokenIds

@@ -8,13 +8,12 @@ from typing import Any
 import httpx2
 from pydantic import BaseModel
 
-from api.answers.batch_schemas import Batch, BatchList, DeletedBatch
-from api.answers.completion_schemas import CompletionResponse
 from api.answers.decisions.schemas import DecisionsResponse, SystemOneResponse
-from api.answers.file_schemas import DeletedFile, File, FileList
 from api.answers.items.result_schemas import LikelihoodResponse, ScoreResponse
-from api.answers.reranking_schemas import EitherRanking, RerankResponse
-from api.answers.schemas import (
+from api.answers.schemas.batch import Batch, BatchList, DeletedBatch
+from api.answers.schemas.completion import CompletionResponse
+from api.answers.schemas.file import DeletedFile, File, FileList
+from api.answers.schemas.jobs import (
     DeletedJob,
     Delivery,
     DeliveryList,
@@ -25,7 +24,8 @@ from api.answers.schemas import (
     Tokens,
     WebhookSecretList,
 )
-from api.answers.server_schemas import Health, JobItems, Model, ModelList, Overview, PublishedKeys, Readiness, Start
+from api.answers.schemas.reranking import EitherRanking, RerankResponse
+from api.answers.schemas.server import Health, JobItems, Model, ModelList, Overview, PublishedKeys, Readiness, Start
 from api.requests.reranking import RERANK, TEXTS_PATH
 from jobs.tenancy.keys import Scope
 from tests.api.serving import RunningApi, eventually

@@ -14,9 +14,9 @@ from checkpoints.card import ModelCard
 from model.buckets import HEAD_ROWS, Buckets
 from model.engine import Engine
 from model.executable_table import ExecutableTable
-from model.head_runner import FLUSH_TOKENS
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.warm_up import Key, core
+from model.running.head_runner import FLUSH_TOKENS
 from model.score_buffer import EngineError
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows
 from tests.model import engines

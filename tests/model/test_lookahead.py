@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from model.forward import Extension
-from model.lookahead import ACCELERATOR_STEPS, GIVING_WAY_SECONDS, Lookahead
+from model.running.lookahead import ACCELERATOR_STEPS, GIVING_WAY_SECONDS, Lookahead
 from model.states import Computed
 from tests.model import engines
 from tests.model.geometries import STEP
@@ -60,7 +60,7 @@ def test_no_step_is_dispatched_ahead_of_a_call_that_may_come_soon(
     checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engines.load(checkpoint("untied"), "float32", step_tokens=STEP)
-    monkeypatch.setattr("model.lookahead.GIVING_WAY_SECONDS", 3_600.0)
+    monkeypatch.setattr("model.running.lookahead.GIVING_WAY_SECONDS", 3_600.0)
     run, dispatched, complete = engine.forward.run, 0, 0
     ahead: list[int] = []
 

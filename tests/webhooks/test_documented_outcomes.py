@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from api.answers.schemas import DeliveryAttempt
+from api.answers.schemas.jobs import DeliveryAttempt
 from jobs.webhooks.deliveries import LOST
 from webhooks.sending import Reason, Sent
 from workers.delivery.loop import BUSY, INTERNAL, attempt_from_result

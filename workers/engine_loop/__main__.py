@@ -21,7 +21,7 @@ from settings.unknown import warn_of_unknown_variables
 from settings.worker import WorkerSettings
 from telemetry.opening import open_tracer
 from workers.engine_loop.devices import DeviceError, show_only, take
-from workers.engine_loop.rota import Wanted
+from workers.engine_loop.models.rota import Wanted
 from workers.engine_loop.serving import WorkerSlices, serve, serve_several
 from workers.stopping import BROKEN, StopSignals, end_process
 
@@ -42,7 +42,7 @@ def main() -> int:
     # These imports take seconds. They come after the signals are handled, so that the process can be stopped meanwhile.
     from checkpoints.files import CheckpointError
     from model.cpu_threads import choose_cpu_threads
-    from workers.engine_loop.loading import compile_ahead, describe, load
+    from workers.engine_loop.models.loading import compile_ahead, describe, load
 
     try:
         scoring, engine_settings = ScoringSettings(), EngineSettings()
@@ -105,7 +105,7 @@ def _serve_several(
 ) -> int:
     """Serve models of the catalogue. Raises DeviceError."""
     from model.cpu_threads import choose_cpu_threads
-    from workers.engine_loop.supply import Device, Supply
+    from workers.engine_loop.models.supply import Device, Supply
 
     # Which models there will be is not known, so a number of threads is chosen only if the settings name one.
     choose_cpu_threads(engine_settings.cpu_threads, None, os.environ)

@@ -15,7 +15,7 @@ from jobs.queue.read import has_waiting, others_wait, seconds_until_free
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Claim
 from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
-from workers.engine_loop.throughput import Throughput
+from workers.engine_loop.measuring.throughput import Throughput
 
 PREEMPTION_SHARE = 0.25  # size of a preempting claim, as a share of the size of an ordinary claim
 SHORT_SHARE = 1 / 16  # the same of a claim that preempts interactive work

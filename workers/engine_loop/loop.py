@@ -27,16 +27,16 @@ from jobs.store.records import Claim
 from scoring.layout import AdapterError, ChunkWork, GroupWork, Head, Rows, ScoredChunk
 from scoring.work import work_of_prefixes, work_of_rows
 from telemetry.tracing import Tracer
-from workers.engine_loop.batch_trace import BatchTrace, batch_trace
 from workers.engine_loop.claimer import AHEAD_SECONDS, RING_SECONDS, Claimed, Claimer, LoopTiming
 from workers.engine_loop.garbage import GarbageCollector
 from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
-from workers.engine_loop.metrics import BatchOutcome, WorkerMetrics
-from workers.engine_loop.phases import BatchPhases
+from workers.engine_loop.measuring.batch_trace import BatchTrace, batch_trace
+from workers.engine_loop.measuring.metrics import BatchOutcome, WorkerMetrics
+from workers.engine_loop.measuring.phases import BatchPhases
+from workers.engine_loop.measuring.throughput import Throughput
 from workers.engine_loop.poll_gate import PollGate
 from workers.engine_loop.provenance import ProvenanceRecorder
 from workers.engine_loop.score_committer import ScoreCommitter
-from workers.engine_loop.throughput import Throughput
 from workers.engine_loop.watchdog import Watchdog
 
 SCORING_FAILED = "scoring it failed"  # the message that the owner of a job gets; the log has the details

@@ -19,7 +19,7 @@ from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Claim
 from scoring.layout import ScoredChunk
 from workers.engine_loop.lease_renewal import LeaseRenewal
-from workers.engine_loop.phases import BatchPhases
+from workers.engine_loop.measuring.phases import BatchPhases
 from workers.engine_loop.provenance import ProvenanceRecorder
 
 RETRY_SECONDS = 0.5  # between two tries to commit while the database is away

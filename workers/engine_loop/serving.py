@@ -27,8 +27,8 @@ from workers.engine_loop.claimer import LoopTiming
 from workers.engine_loop.garbage import freeze
 from workers.engine_loop.heartbeat import Heartbeat
 from workers.engine_loop.loop import ScoringEngine, ScoringLoop
-from workers.engine_loop.metrics import WorkerMetrics
-from workers.engine_loop.rota import Loaded, Rota, RotaParts, Wanted
+from workers.engine_loop.measuring.metrics import WorkerMetrics
+from workers.engine_loop.models.rota import Loaded, Rota, RotaParts, Wanted
 from workers.engine_loop.watchdog import Watchdog
 from workers.stopping import BROKEN, STOPPED, STUCK, StopSignals, end_process
 from workers.sweeping import start_sweeping

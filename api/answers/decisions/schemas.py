@@ -262,12 +262,12 @@ class RatedAnswer(Shape):
     probabilities: list[LevelShare]
 
 
-class InputTokensDetails(Shape):
+class DecisionInputTokensDetails(Shape):
     cached_tokens: int
     cache_write_tokens: Literal[0]
 
 
-class OutputTokensDetails(Shape):
+class DecisionOutputTokensDetails(Shape):
     reasoning_tokens: Literal[0]
 
 
@@ -275,9 +275,9 @@ class DecisionsUsage(Shape):
     """The tokens of all prompts."""
 
     input_tokens: int
-    input_tokens_details: InputTokensDetails
+    input_tokens_details: DecisionInputTokensDetails
     output_tokens: Literal[0]
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: DecisionOutputTokensDetails
     total_tokens: int
 
 

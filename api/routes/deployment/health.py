@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import documented
 from api.answers.presentation import json_response
-from api.answers.server_schemas import Health, Readiness
+from api.answers.schemas.server import Health, Readiness
 from api.callers.compatibility import RETRY_SECONDS
 from api.probes import Probes
 from api.server.refusals import stopping

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import secured
 from api.answers.presentation import json_response, show_model, show_models, with_adapter
-from api.answers.server_schemas import Model, ModelList
+from api.answers.schemas.server import Model, ModelList
 from api.models.catalogue import Entry
 from api.principal import WithReadScope
 from api.reading import model_not_found

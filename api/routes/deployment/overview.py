@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import secured
 from api.answers.presentation import json_response
-from api.answers.server_schemas import Overview, OverviewWorker
+from api.answers.schemas.server import Overview, OverviewWorker
 from api.answers.shown import shown
 from api.principal import WithReadScope
 from api.service import Service, ServiceOf

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import documented
 from api.answers.presentation import json_response
-from api.answers.server_schemas import PublishedKeys
+from api.answers.schemas.server import PublishedKeys
 from api.service import ServiceOf
 from public_api import paths
 from scoring.error_codes import ErrorCode

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api.answers.error_responses import documented
 from api.answers.presentation import json_response
-from api.answers.server_schemas import Start
+from api.answers.schemas.server import Start
 from api.requests.headers.accept import prefers
 from api.routes.deployment.page import START, page_file
 from settings.version import VERSION

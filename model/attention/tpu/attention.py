@@ -23,7 +23,7 @@ from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, atten
 from model.attention.tpu.rotation import TPURotation
 from model.attention.tpu.store import stored
 from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits, slot_windows
-from model.rotation import RotaryEmbedding, Rotation
+from model.layers.rotation import RotaryEmbedding, Rotation
 
 GROUP = 2
 """Blocks of a prefix that a visit brings: twice 256 tokens, see docs/log.md."""

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.attention.tpu.projection import COLUMNS, projected
-from model.linear import ACTIVATIONS, Weight, project
+from model.layers.linear import ACTIVATIONS, Weight, project
 
 
 def gated(entering: Array, gate: Weight, up: Weight, activation: str, *, interpret: Any = False) -> Array:

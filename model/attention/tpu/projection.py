@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from model.linear import OfStack, Weight
+from model.layers.linear import OfStack, Weight
 
 ROWS = 256
 """Rows of a tile, which are projected as one product."""

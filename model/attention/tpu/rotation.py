@@ -19,13 +19,13 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
 from model.attention.tpu.projection import product, projected
-from model.linear import Weight, project
-from model.rotation import HeadNorm, RotaryEmbedding, split
+from model.layers.linear import Weight, project
+from model.layers.rotation import HeadNorm, RotaryEmbedding, split
 
 
 @dataclass(frozen=True, slots=True)
 class TPURotation:
-    """A :class:`model.rotation.Rotation` of rows [T, …] by a kernel, to bf16."""
+    """A :class:`model.layers.rotation.Rotation` of rows [T, …] by a kernel, to bf16."""
 
     cos: Array  # [T, D]: of both halves
     sin: Array  # [T, D]: of both halves, the first of which is negative
@@ -41,18 +41,18 @@ class TPURotation:
         return cls(cos, sin, interpret)
 
     def heads(self, projected: Array, head_dim: int, norm: HeadNorm | None, dtype: DTypeLike) -> Array:
-        """See :class:`model.rotation.Rotation`."""
+        """See :class:`model.layers.rotation.Rotation`."""
         assert jnp.dtype(dtype) == jnp.bfloat16
         return self._rotated(projected, [], projected.shape[1], head_dim, norm)
 
     def projected(self, entering: Array, kernel: Weight, head_dim: int, norm: HeadNorm | None) -> Array:
-        """See :class:`model.rotation.Rotation`."""
+        """See :class:`model.layers.rotation.Rotation`."""
         if kernel.dtype != jnp.bfloat16:
             return self.heads(project(entering, kernel[...]), head_dim, norm, kernel.dtype)
         return self._rotated(entering.astype(jnp.bfloat16), [kernel], kernel.shape[1], head_dim, norm)
 
     def values(self, projected: Array, head_dim: int, dtype: DTypeLike) -> Array:
-        """See :class:`model.rotation.Rotation`."""
+        """See :class:`model.layers.rotation.Rotation`."""
         # Without the barrier, the compiler computes values with rows along lanes, and copies the weight for that.
         flat = lax.optimization_barrier(projected.astype(dtype))  # type: ignore[no-untyped-call]
         return split(flat, head_dim)

@@ -18,8 +18,8 @@ from api.answers.error_responses import STATUS
 from api.answers.examples import ANSWERS
 from api.answers.items.request_schemas import BatchEvent, Event, JobBody, LikelihoodBody, LikelihoodJobBody, ScoreBody
 from api.answers.items.result_schemas import ScoreLine, Shape, WithOrigin
-from api.answers.reranking_schemas import EitherRanking
-from api.answers.schemas import ErrorEnvelope, Job
+from api.answers.schemas.jobs import ErrorEnvelope, Job
+from api.answers.schemas.reranking import EitherRanking
 from api.application import with_routes
 from api.routes.deployment import documentation
 from jobs.store import webhook_events

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from api.answers.schemas import JobEvent
+from api.answers.schemas.jobs import JobEvent
 from tests.api.delivering import (
     EMPTY_JOB,
     after_attempts,

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as st_numpy
 from model.attention.contract import Attention, AttentionOutput, PrefixBlocks, causal, merge
 from model.attention.dense import DenseAttention
 from model.attention.tiles import TiledAttention, active_tiles
-from model.linear import to_pool_dtype
+from model.layers.linear import to_pool_dtype
 from tests.model.engines import PLATFORM
 
 TOLERANCE = 2e-5

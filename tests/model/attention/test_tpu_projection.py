@@ -14,8 +14,8 @@ from jax.experimental.pallas import tpu as pltpu
 from model.attention.tpu.gate import gated
 from model.attention.tpu.projection import ROWS
 from model.attention.tpu.rotation import TPURotation
-from model.linear import ACTIVATIONS, OfStack, project
-from model.rotation import HeadNorm, RotaryEmbedding
+from model.layers.linear import ACTIVATIONS, OfStack, project
+from model.layers.rotation import HeadNorm, RotaryEmbedding
 from tests.model.attention.attention_steps import races_found
 
 D, WIDTH = 16, 24

@@ -12,7 +12,6 @@ import jax
 import numpy as np
 import pytest
 
-from model import extending
 from model.architecture import weights
 from model.attention.contract import causal
 from model.buckets import Buckets, LengthBucket
@@ -36,6 +35,7 @@ from model.layerwise.store import StoreKey
 from model.layerwise.warm_up import Key, core, rest
 from model.programs.label_head import HeadKey
 from model.programs.target_head import TargetHeadKey
+from model.running import extending
 from scoring.layout import Head
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, tensors, write

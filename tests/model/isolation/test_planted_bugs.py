@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from jax import Array
 
-from model import extending
 from model.attention.contract import AttentionOutput, PrefixBlocks
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
@@ -20,6 +19,7 @@ from model.layerwise import self_attention
 from model.layerwise.steps import Step
 from model.packed_sequence import PackedSequence
 from model.rows import Row
+from model.running import extending
 from scoring.layout import TokenIds
 from scoring.planning.algorithms import AlgorithmSetting
 from tests.model import engines

@@ -19,6 +19,7 @@ from model.architecture.recurrence import Recurrence
 from model.buckets import ROW_FLOOR, Buckets
 from model.executable_table import ExecutableTable
 from model.forward import Extension
+from model.layers.linear import project
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.embed import EmbedKey
 from model.layerwise.output_mlp import OutputMLPKey
@@ -26,7 +27,6 @@ from model.layerwise.prefix_attention import PrefixAttentionKey
 from model.layerwise.qkv import QKVKey
 from model.layerwise.recurrence import RecurrenceKey, RecurrentInputsKey, RecurrentOutputKey
 from model.layerwise.steps import Step
-from model.linear import project
 from model.platforms import Platform
 from tests.model.adapters.folders import add_low_rank
 from tests.model.checkpoints import CONFIGS, EVERY, random_decoder

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from model.checks.numpy_recurrence import ReferenceHeads, recur
-from model.delta_rule import CHUNK, DeltaInputs, delta_rule, inverse_by_halves, inverse_in_lanes, read_by_items
+from model.layers.delta_rule import CHUNK, DeltaInputs, delta_rule, inverse_by_halves, inverse_in_lanes, read_by_items
 
 KEY_HEADS, HEADS, KEY, VALUE = 2, 4, 16, 8
 BATCH = (3, 2)

@@ -18,8 +18,8 @@ from model.architecture.rope import Llama3Scaling, Rope, YarnScaling
 from model.attention.contract import AttentionOutput
 from model.attention.tiles import TiledAttention
 from model.engine import Engine
+from model.layers.rotation import RotaryEmbedding
 from model.layerwise.steps import Step
-from model.rotation import RotaryEmbedding
 from tests.model import engines, references
 from tests.model.checkpoints import CONFIGS, EVERY, Tensors, tensors, write
 from tests.model.continuations.cases import CLEAR_LEAD, Way, assert_scored, by

@@ -14,7 +14,7 @@ from model.architecture.decoder import Decoder
 from model.attention.contract import WholeStepAttention
 from model.attention.xla import XLAAttention
 from model.forward import Extension
-from model.linear import project
+from model.layers.linear import project
 from model.whole_steps.decoder import Pool, StackedDecoder
 from model.whole_steps.extend import extend
 from model.whole_steps.filling import filled

@@ -13,8 +13,8 @@ import pytest
 
 from model.engine import Engine
 from model.forward import Extension
-from model.lookahead import ACCELERATOR_STEPS
 from model.programs.heads import Heads
+from model.running.lookahead import ACCELERATOR_STEPS
 from model.score_buffer import EngineError
 from model.states import Computed, States
 from model.work import ahead

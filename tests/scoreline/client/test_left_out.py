@@ -6,26 +6,26 @@ import dataclasses
 
 import pytest
 
-from api.answers import batch_schemas, file_schemas, reranking_schemas, schemas, server_schemas
 from api.answers.items import result_schemas
 from api.answers.items.result_schemas import Shape
+from api.answers.schemas import batch, file, jobs, reranking, server
 from scoreline.client import batch_objects, job_objects, results
 
 OBJECTS: dict[type, type[Shape]] = {
-    job_objects.Job: schemas.Job,
-    job_objects.DryRun: schemas.DryRun,
-    job_objects.PlannedItems: schemas.PlannedItems,
-    job_objects.Delivery: schemas.Delivery,
-    batch_objects.Batch: batch_schemas.Batch,
-    batch_objects.File: file_schemas.File,
+    job_objects.Job: jobs.Job,
+    job_objects.DryRun: jobs.DryRun,
+    job_objects.PlannedItems: jobs.PlannedItems,
+    job_objects.Delivery: jobs.Delivery,
+    batch_objects.Batch: batch.Batch,
+    batch_objects.File: file.File,
     results.ScoreResult: result_schemas.ScoreResponse,
     results.LikelihoodResult: result_schemas.LikelihoodResponse,
     results.ItemScores: result_schemas.ScoreLine,
     results.ItemLikelihood: result_schemas.LikelihoodLine,
-    results.Ranking: reranking_schemas.RerankResponse,
+    results.Ranking: reranking.RerankResponse,
     results.Provenance: result_schemas.Provenance,
-    results.Model: server_schemas.Model,
-    results.Template: server_schemas.ServedTemplate,
+    results.Model: server.Model,
+    results.Template: server.ServedTemplate,
 }
 
 RENAMED = {

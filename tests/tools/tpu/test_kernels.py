@@ -17,11 +17,11 @@ target = target_named("v6e")
 prepare_environment(target)
 import sys
 import jax.numpy as jnp
-from model.linear import OfStack
+from model.layers.linear import OfStack
 from model.attention.contract import ItemSlots, StepPrefixes
 from model.attention.tpu.attention import TPUAttention
 from tools.tpu.compiler import Compiler, shape
-from model.rotation import HeadNorm, RotaryEmbedding
+from model.layers.rotation import HeadNorm, RotaryEmbedding
 
 (H, D), K, T, S, N, B, L = map(int, sys.argv[1].split("x")), 8, 2048, 4096, 160, 256, 28
 rows, own, slots, tile = shape((T,), "int32"), shape((T, K, D), "bfloat16"), shape((S,), "int32"), T // 128

@@ -12,7 +12,7 @@ from settings.engine import EngineSettings
 from settings.scoring import ScoringSettings
 from tests.end_to_end.small_models import add_weights
 from tests.scoring.tokenizing.tokenizer_families import qwen2_5
-from workers.engine_loop.loading import LoadedModel, describe, load
+from workers.engine_loop.models.loading import LoadedModel, describe, load
 
 FIELDS: dict[str, Any] = {"architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True}
 

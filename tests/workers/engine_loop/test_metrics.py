@@ -23,7 +23,7 @@ from tests.workers.conftest import CARD, Store, Worker
 from tests.workers.engine_loop.processes.test_process import Process
 from tests.workers.engines import POISON, MadeUpEngine
 from workers.engine_loop.heartbeat import Heartbeat
-from workers.engine_loop.metrics import BatchOutcome, WorkerMetrics
+from workers.engine_loop.measuring.metrics import BatchOutcome, WorkerMetrics
 
 StartWorker = Callable[..., Worker]
 

@@ -11,7 +11,7 @@ from scoring.options import Priority
 from tests.services import wait_until
 from tests.workers.conftest import Store, Worker
 from tests.workers.engines import MadeUpEngine
-from workers.engine_loop.metrics import Phase
+from workers.engine_loop.measuring.metrics import Phase
 
 StartWorker = Callable[..., Worker]
 

@@ -24,7 +24,14 @@ from tests.workers.engines import MadeUpEngine
 from workers.engine_loop.claimer import LoopTiming
 from workers.engine_loop.heartbeat import new_worker_id
 from workers.engine_loop.loop import ScoringLoop
-from workers.engine_loop.rota import GRACE_SECONDS, MOST_REFUSED_SECONDS, REFUSED_SECONDS, Loaded, Rota, RotaParts
+from workers.engine_loop.models.rota import (
+    GRACE_SECONDS,
+    MOST_REFUSED_SECONDS,
+    REFUSED_SECONDS,
+    Loaded,
+    Rota,
+    RotaParts,
+)
 from workers.engine_loop.watchdog import Watchdog
 
 LOAD_SECONDS = 2.0

@@ -17,8 +17,8 @@ from model.platforms import Platform
 from model.prefixes.pool import PROGRAM_BYTES, PoolShape
 from settings.engine import EngineSettings
 from settings.scoring import ScoringSettings
-from workers.engine_loop.loading import Described
-from workers.engine_loop.supply import CatalogueModel, Device
+from workers.engine_loop.models.loading import Described
+from workers.engine_loop.models.supply import CatalogueModel, Device
 
 CONFIG = SHAPES["qwen3-0.6b"]
 CONTEXT = 40_960

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.engine_loop.throughput import TIME_CONSTANT_SECONDS, Throughput
+from workers.engine_loop.measuring.throughput import TIME_CONSTANT_SECONDS, Throughput
 
 
 def test_the_estimate_converges_to_the_measured_rate() -> None:

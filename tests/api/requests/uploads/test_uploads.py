@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from api.answers.schemas import Job
+from api.answers.schemas.jobs import Job
 from jobs.store.tables import chunks
 from tests.api.requests.uploads.uploading import (
     FIRST,

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from model.linear import Weight, project, rms_norm
+from model.layers.linear import Weight, project, rms_norm
 
 
 class HeadNorm(NamedTuple):

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from jobs.store.records import Claim, Finished
 from scoring.layout import ScoredChunk
 from scoring.options import Priority
-from workers.engine_loop.batch_trace import BatchTrace
-from workers.engine_loop.metrics import Phase, WorkerMetrics
+from workers.engine_loop.measuring.batch_trace import BatchTrace
+from workers.engine_loop.measuring.metrics import Phase, WorkerMetrics
 
 
 class BatchPhases:

@@ -62,7 +62,7 @@ class _StoppedError(Exception):
 
 
 class Loaded(Protocol):
-    """A model in memory, as :class:`workers.engine_loop.loading.LoadedModel` is."""
+    """A model in memory, as :class:`workers.engine_loop.models.loading.LoadedModel` is."""
 
     @property
     def engine(self) -> ScoringEngine:

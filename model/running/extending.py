@@ -10,10 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from model.forward import NO_BLOCKS, Extension, Forward
-from model.head_runner import FinalStates
 from model.prefixes.cache import PrefixCache
 from model.prefixes.prefix import Prefix
 from model.rows import Branch, Row
+from model.running.head_runner import FinalStates
 from model.score_buffer import ScoreBuffer, TargetBuffer
 from model.states import Computed, States, nothing_computed, without_pause
 from scoring.layout import GroupWork, TokenIds

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from model.extending import StepOutput
-from model.head_runner import HeadRunner, RunningHeads
 from model.phases import OnPhase, timed, watched
+from model.running.extending import StepOutput
+from model.running.head_runner import HeadRunner, RunningHeads
 from model.states import Computed
 from scoring.layout import ScoredChunk
 

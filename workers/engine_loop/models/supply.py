@@ -24,7 +24,7 @@ from settings.catalogue import settings_of_model
 from settings.engine import EngineSettings
 from settings.errors.endings import in_one_line
 from settings.scoring import ScoringSettings
-from workers.engine_loop.loading import Described, LoadedModel, describe, load
+from workers.engine_loop.models.loading import Described, LoadedModel, describe, load
 
 WEIGHTS_MARGIN = 1.02
 """What is read of a checkpoint may be a little more than the parameters that its configuration tells."""
@@ -59,7 +59,7 @@ class Device:
 
 @dataclass(frozen=True, eq=False)
 class CatalogueModel:
-    """A version of a model of the catalogue, as a :class:`workers.engine_loop.rota.Wanted`."""
+    """A version of a model of the catalogue, as a :class:`workers.engine_loop.models.rota.Wanted`."""
 
     listed: ListedModel
     environment: ScoringSettings

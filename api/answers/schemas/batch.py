@@ -52,11 +52,11 @@ class RequestCounts(Shape):
     failed: int = Field(description="lines written to the error file so far")
 
 
-class InputTokensDetails(Shape):
+class BatchInputTokensDetails(Shape):
     cached_tokens: int
 
 
-class OutputTokensDetails(Shape):
+class BatchOutputTokensDetails(Shape):
     reasoning_tokens: Literal[0] = 0
 
 
@@ -64,9 +64,9 @@ class BatchUsage(Shape):
     """The tokens of the lines in the output file."""
 
     input_tokens: int
-    input_tokens_details: InputTokensDetails
+    input_tokens_details: BatchInputTokensDetails
     output_tokens: Literal[0] = 0
-    output_tokens_details: OutputTokensDetails
+    output_tokens_details: BatchOutputTokensDetails
     total_tokens: int
 
 

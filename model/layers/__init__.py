@@ -1,0 +1,1 @@
+"""What layers of a decoder compute with: products, rotation, and the recurrence of linear attention."""
