@@ -19,7 +19,6 @@ from scoreline.frames.functions import Function
 from scoreline.runs.formats import Kind
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
 _TYPES = {Kind.NUMBER: "DOUBLE", Kind.TEXT: "VARCHAR"}
@@ -44,10 +43,11 @@ def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> Functio
 
     function = Function(asked)
 
-    def of_one(column: pa.Array) -> pa.Array:
+    # DuckDB evaluates the annotations of these.
+    def of_one(column: Any) -> Any:
         return function(column)
 
-    def of_two(queries: pa.Array, items: pa.Array) -> pa.Array:
+    def of_two(queries: Any, items: Any) -> Any:
         return function(queries, items)
 
     with suppress(duckdb.InvalidInputException):  # There is none of this name.
