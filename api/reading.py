@@ -122,10 +122,6 @@ class ReadingContext:
         folder = self.scoring.calibrations
         return None if folder is None else ArtefactFolder(folder)
 
-    def adapter_names(self) -> list[str]:
-        """Return the adapters that are there now."""
-        return self.adapters.names() if self.adapters else []
-
 
 def model_not_found(name: str) -> RequestError:
     """Return the error for a model that is not served."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost
-from scoreline.frames.partitions import Counting, of_parts
+from scoreline.frames.partitions import Counting, of_parts, reached
 from scoreline.frames.tables import with_columns
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class Scorer:
         return with_columns(batch, self._asking)
 
 
+class _ReachedScorer(Scorer):
+    """The same of a service that has answered."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+
 def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **asked: Any) -> Dataset:
     """Return a dataset with the new columns.
 
@@ -50,14 +58,12 @@ def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **ask
     """
     import ray
 
-    wanted = of_parts(asked, "ray")
+    wanted = reached(of_parts(asked, "ray"))
     if wanted.max_items is not None or wanted.max_tokens is not None:
         _cost(dataset, wanted, tokens=wanted.max_tokens is not None).check(wanted.max_items, wanted.max_tokens)
-    of_each = {name: value for name, value in asked.items() if name not in ("max_items", "max_tokens")}
-    ours = {"run": wanted.plan.shared_run, "url": wanted.url, "api_key": wanted.api_key}
     return dataset.map_batches(
-        Scorer,
-        fn_constructor_kwargs={**of_each, **ours},
+        _ReachedScorer,
+        fn_constructor_kwargs={"asking": replace(wanted, max_items=None, max_tokens=None)},
         batch_format="pyarrow",
         batch_size=batch_size,
         compute=ray.data.ActorPoolStrategy(size=workers),
@@ -67,7 +73,7 @@ def scored(dataset: Dataset, *, batch_size: int = 5_000, workers: int = 4, **ask
 
 def cost(dataset: Dataset, **asked: Any) -> Cost:
     """Return what scoring a dataset would take. Nothing is scored. asked: as for :func:`scored`."""
-    return _cost(dataset, of_parts(asked, "ray"), tokens=True)
+    return _cost(dataset, reached(of_parts(asked, "ray")), tokens=True)
 
 
 def _cost(dataset: Dataset, wanted: Asking, *, tokens: bool) -> Cost:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost
-from scoreline.frames.partitions import Counting, Scoring, new_of_parts, of_parts
+from scoreline.frames.partitions import Counting, Scoring, new_of_parts, of_parts, reached
 from scoreline.runs.formats import Kind
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def scored(frame: DataFrame, **asked: Any) -> DataFrame:
 
 def cost(frame: DataFrame, **asked: Any) -> Cost:
     """Return what scoring a data frame would take. Nothing is scored. asked: as for :func:`scored`."""
-    return _cost(frame, of_parts(asked, "spark"), tokens=True)
+    return _cost(frame, reached(of_parts(asked, "spark")), tokens=True)
 
 
 def _cost(frame: DataFrame, wanted: Asking, *, tokens: bool) -> Cost:

@@ -83,6 +83,7 @@ class Asking:
     patience: float = 3600.0
     url: str | None = None
     api_key: str | None = field(default=None, repr=False)
+    was_reached: bool = False  # whether the service has answered whoever asks first, and so is waited for
 
     @property
     def needed(self) -> list[str]:

@@ -34,6 +34,12 @@ def of_parts(asked: Mapping[str, Any], engine: str) -> Asking:
     return asking(**{**ours, **{name: value for name, value in asked.items() if value is not None}})
 
 
+def reached(wanted: Asking) -> Asking:
+    """Return the same for processes that wait for a service that is away, which answers now. Raises ScorelineError."""
+    served(wanted)
+    return replace(wanted, was_reached=True)
+
+
 def new_of_parts(wanted: Asking, columns: list[str]) -> tuple[Asking, dict[str, Kind]]:
     """Return what all parts are asked, with the model and the template of now, and the new columns.
 
@@ -41,7 +47,7 @@ def new_of_parts(wanted: Asking, columns: list[str]) -> tuple[Asking, dict[str, 
     """
     check_columns(wanted, columns)
     models = served(wanted)
-    wanted = wanted.of_served(models)
+    wanted = replace(wanted.of_served(models), was_reached=True)
     return wanted, wanted.columns(models, columns)
 
 

@@ -159,7 +159,7 @@ class _ArraySink:
 
 def served(asking: Asking) -> list[Model]:
     """Return what the service serves. Raises ScorelineError."""
-    client = asking.client(is_reached=False)
+    client = asking.client(is_reached=asking.was_reached)
     with Background(client) as background:
         return background.start(client.models()).result()
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from scoreline import Client, JobEnded, YesNo, frames
+from scoreline import Client, JobEnded, Unreachable, YesNo, frames
+from scoreline.client import asynchronous, connection
+from scoreline.client.exchange import sending
 from scoreline.frames import CostError, TableError
-from scoreline.frames.partitions import Counting, Scoring, of_parts
+from scoreline.frames.partitions import Counting, Scoring, of_parts, reached
+from scoreline.frames.streams import served
 from tests.scoreline.frames.conftest import ITEMS, LABELS, NEW, numbers
 from tests.scoreline.running import Up
-from tests.services import wait_until
+from tests.services import free_port, wait_until
 
 TABLES: dict[str, Callable[[pa.Table], Any]] = {
     "Arrow": lambda table: table,
@@ -384,6 +388,25 @@ def test_the_parts_of_a_run_score_nothing_twice(
     counted = pa.Table.from_batches(Counting(wanted, tokens=True)(batches))
     assert sum(counted["items"].to_pylist()) == len(ITEMS)
     assert not list(Scoring(wanted)([]))
+
+
+def test_a_process_that_begins_while_the_service_is_away_waits_for_it(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[object] = []
+
+    def unreachable(*of_request: Any) -> Unreachable:
+        failures.append(of_request)
+        return connection.unreachable(*of_request)
+
+    monkeypatch.setattr(asynchronous, "unreachable", unreachable)
+    monkeypatch.setattr(sending, "FIRST_CONTACT_SECONDS", 0.0)
+    wanted = of_parts({"item_column": "review", **asked, "patience": 0.5}, "test")
+    for asking, is_waited_for in ((wanted, False), (reached(wanted), True)):
+        failures.clear()
+        with pytest.raises(Unreachable):
+            served(replace(asking, url=f"http://127.0.0.1:{free_port()}"))
+        assert (len(failures) > 1) == is_waited_for
 
 
 def test_a_part_whose_job_was_cancelled_is_scored_when_it_is_tried_again(
