@@ -144,7 +144,7 @@ $(INTEGRATIONS)/%/.installed: requirements-%.txt
 # promptfoo comes from npm, with the version of Node that it needs.
 $(INTEGRATIONS)/promptfoo/.installed:
 	@echo "Installing promptfoo into $(@D), for tests only."
-	@npm install --silent --no-audit --no-fund --omit=optional --prefix $(@D) promptfoo@0.123.1 node@22.23.3
+	@npm install --silent --no-audit --no-fund --prefix $(@D) promptfoo@0.123.1 node@22.23.3
 	@touch $@
 
 # The page, /docs and the search of the site of `make docs` in headless Chromium, which is Debian's package chromium. Its driver is
