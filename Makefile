@@ -132,7 +132,7 @@ $(HARNESS)/.installed: requirements-harness.txt requirements-parity.txt
 	@touch $@
 
 # DuckDB, Ray and Spark with the tables of this package, Airflow with its operator, and frameworks that rank by it. Each kind is
-# installed into a folder of its own, 1.7 GB in all. Spark needs Java.
+# installed into a folder of its own, 3.6 GB in all. Spark needs Java.
 integrations: install $(foreach kind,tables airflow dagster frameworks deepeval promptfoo,$(INTEGRATIONS)/$(kind)/.installed)
 	INTEGRATIONS=$(INTEGRATIONS) PYTHONPATH=$(INTEGRATIONS)/tables $(BIN)/python -m pytest -m integrations tests/integrations
 
