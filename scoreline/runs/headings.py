@@ -39,7 +39,8 @@ def _remedy(file_format: Format, columns: Sequence[str], name: str, option: str)
             return f": {wrong_separator}"
     for column in columns:
         if _plain(column).casefold() == _plain(name).casefold():
-            return f": write the name as it stands in the file, with its case, blanks and quotes: {option} {column!r}"
+            as_it_stands = "write the name as it stands in the file, with its case and every blank and quote"
+            return f": {as_it_stands}: {option} {column!r}"
     return ""
 
 
