@@ -138,6 +138,15 @@ class Scene:
         assert self.rota is not None
         self.rota.wake()
 
+    def pass_time_until(self, live: set[tuple[str, int | None]], what: str) -> None:
+        """Let time pass until these models are live. The rota may look in the middle of anything."""
+
+        def passed() -> bool:
+            self.pass_time(GRACE_SECONDS)
+            return self.live() == live
+
+        wait_until(passed, what)
+
     def stop(self) -> None:
         if self.rota is not None:
             self.rota.stop()
@@ -279,9 +288,7 @@ def test_a_version_serves_until_the_next_one_is_loaded(scene: Scene) -> None:
     second.fault = None
     scene.pass_time(MOST_REFUSED_SECONDS)
     wait_until(lambda: ("one", 2) in scene.live(), "it is loaded")
-    scene.pass_time(GRACE_SECONDS)
-    scene.pass_time(GRACE_SECONDS)
-    wait_until(lambda: scene.live() == {("one", 2)}, "the one before is gone")
+    scene.pass_time_until({("one", 2)}, "the one before is gone")
 
 
 def test_a_model_that_can_not_be_loaded_harms_no_other_and_is_tried_again(scene: Scene) -> None:
@@ -300,8 +307,7 @@ def test_a_model_that_is_served_no_more_leaves_when_its_work_is_done(scene: Scen
     scene.start(budget_bytes=20)
     wait_until(lambda: len(scene.live()) == 2, "both are loaded")
     del scene.models[0]
-    scene.pass_time(2 * GRACE_SECONDS)
-    wait_until(lambda: scene.live() == {("two", None)}, "it has left")
+    scene.pass_time_until({("two", None)}, "it has left")
 
 
 def test_a_rota_that_stops_leaves_no_row(scene: Scene) -> None:
