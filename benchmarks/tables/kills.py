@@ -68,7 +68,8 @@ class Meddler(threading.Thread):
         away_seconds: float,
     ) -> None:
         """kinds: how the command lines of the engine's processes begin. share: returns how much is scored.
-        away_seconds: for how long the service stays away after its kill.
+
+        away_seconds: for how long the API, or the worker, stays away after its kill.
         """
         super().__init__(daemon=True)
         self._kinds, self._service, self._share = kinds, service, share
