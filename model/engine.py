@@ -43,7 +43,7 @@ from model.running.extending import Extender
 from model.running.head_runner import HeadRunner
 from model.running.lookahead import Lookahead
 from model.running.pipeline import Pipeline
-from model.score_buffer import EngineError, ScoreBuffer, TargetBuffer, buffer_of
+from model.score_buffer import EngineError, ScoreBuffer
 from model.work.ahead import PlanAhead
 from model.work.dispatching import Steps
 from model.work.planned import PlannedGroup, WorkPlanner
@@ -281,7 +281,7 @@ class Engine:
     ) -> Iterator[ScoredChunk]:
         """Do the same for groups whose adapters are named by their keys."""
         calibration = self._calibration
-        buffers = [(group, list(map(buffer_of, group.chunks))) for group in groups]
+        buffers = [(group, list(map(ScoreBuffer.of, group.chunks))) for group in groups]
         yield from (buffer.scored() for _, of_group in buffers for buffer in of_group if not buffer.missing)
         ahead = PlanAhead(self._work_planner, buffers, self._planned_step)
         stopwatch = Stopwatch(self._clock)
@@ -315,7 +315,7 @@ class Engine:
             prefixes=self.prefix_cache.counts(),
         )
 
-    def cut(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> Cut:
+    def cut(self, group: GroupWork, buffers: Sequence[ScoreBuffer]) -> Cut:
         """Return how chunks of one kind of a group would be computed."""
         return self._work_planner.cut(group, buffers)
 

@@ -11,8 +11,8 @@ import numpy as np
 from model.prefixes.cache import PrefixCache
 from model.rows import Row, item_rows, whole
 from model.running.extending import Extender, GroupRows, StepOutput
-from model.score_buffer import Floats, ScoreBuffer, TargetBuffer
-from scoring.layout import Continuations, GroupWork, TokenIds
+from model.score_buffer import Floats, ScoreBuffer
+from scoring.layout import GroupWork, TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,8 @@ class KnownStates:
         """Return the states of all own tokens of each row, or of the last one of a long row, [tokens, width] each."""
 
         def reading(row: Row, _: TokenIds) -> Row:
-            unused = TargetBuffer.of(row.buffer.chunk, Continuations.pack([], []))
             read = len(row.tokens) if 0 < len(row.tokens) <= self.step_tokens else 1
-            return Row(row.tokens, row.begin, unused, np.zeros(read, np.int64), np.ones(read, np.int64))
+            return Row(row.tokens, row.begin, row.buffer, np.zeros(read, np.int64), np.ones(read, np.int64))
 
         return [
             states for groups in companies for states in self._states(self.extender.prefill_extend, groups, reading)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from model.score_buffer import ScoreBuffer, TargetBuffer, TargetNumbers
+from model.score_buffer import Places, ScoreBuffer
 from scoring.layout import TokenIds
 
 NO_TOKENS: TokenIds = np.zeros(0, np.int32)
@@ -20,10 +20,9 @@ class Row:
 
     tokens: TokenIds  # int32 [length]
     begin: int  # tokens of the prefix that it sees
-    buffer: ScoreBuffer | TargetBuffer  # where what is read goes
-    places: TargetNumbers
-    """Where in the buffer: the number of an item in a ScoreBuffer, and in a TargetBuffer the numbers of all targets,
-    those of the first token that is read first."""
+    buffer: ScoreBuffer  # where what is read goes
+    places: Places
+    """Where in the buffer: the number of an item, or of targets in the order of the tokens that are read for them."""
     counts: npt.NDArray[np.int64] = field(
         default_factory=lambda: ONE
     )  # for how many places each token is read, [read]; its last tokens are read

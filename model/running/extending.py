@@ -14,7 +14,7 @@ from model.prefixes.cache import PrefixCache
 from model.prefixes.prefix import Prefix
 from model.rows import Branch, Row
 from model.running.head_runner import FinalStates
-from model.score_buffer import ScoreBuffer, TargetBuffer
+from model.score_buffer import ScoreBuffer
 from model.states import Computed, States, nothing_computed, without_pause
 from scoring.layout import GroupWork, TokenIds
 
@@ -31,8 +31,8 @@ class GroupRows:
     group: GroupWork
     rows: Sequence[Row]
     branches: Sequence[Branch] = ()
-    shared: Sequence[tuple[ScoreBuffer | TargetBuffer, int]] = ()  # tokens of the prefix that items of chunks share
-    unpaid: tuple[ScoreBuffer | TargetBuffer, int] | None = None  # those of the item that pays for the prefix
+    shared: Sequence[tuple[ScoreBuffer, int]] = ()  # tokens of the prefix that items of chunks share
+    unpaid: tuple[ScoreBuffer, int] | None = None  # those of the item that pays for the prefix
 
     def by_beginning(self) -> Iterator[GroupRows]:
         """Yield a part for each number of tokens of the prefix that rows see, whose prefix has only these tokens.

@@ -16,7 +16,7 @@ from jax import Array
 from model.buckets import HEAD_ROWS, label_bucket
 from model.programs.heads import Heads
 from model.rows import Row
-from model.score_buffer import ScoreBuffer, TargetBuffer, TargetNumbers
+from model.score_buffer import Places, ScoreBuffer
 from model.states import States
 from scoring.layout import Head, ScoredChunk, TokenIds
 
@@ -39,7 +39,7 @@ class RunningHeads:
     """Heads that are dispatched, over the states of some rows."""
 
     runs: list[tuple[tuple[Array, ...], Callable[[Outputs], None]]]  # what each computes, and who takes it
-    buffers: list[ScoreBuffer | TargetBuffer]  # where it goes
+    buffers: list[ScoreBuffer]  # where it goes
 
     def finish(self) -> Iterator[ScoredChunk]:
         """Wait for them, and yield the chunks that they finish."""
@@ -75,10 +75,10 @@ class HeadRunner:
         of_targets: dict[bool, list[FinalStates]] = defaultdict(list)
         for row, states in waiting:
             chunk = row.buffer.chunk
-            if isinstance(row.buffer, TargetBuffer):
-                of_targets[chunk.top].append((row, states))
-            else:
+            if chunk.continuations is None:
                 by_labels[chunk.head, chunk.label_token_ids, chunk.top].append((row, states))
+            else:
+                of_targets[chunk.top].append((row, states))
         running = RunningHeads([], list({id(row.buffer): row.buffer for row, _ in waiting}.values()))
         for (head, label_ids, top), of_rows in by_labels.items():
             for first in range(0, len(of_rows), HEAD_ROWS):
@@ -120,16 +120,14 @@ def _enter_labels(rows: Sequence[Row], labels: int, outputs: Outputs) -> None:
     for _, of_buffer in groupby(rows, lambda row: id(row.buffer)):
         together = list(of_buffer)
         of_rows = slice(first, first + len(together))
-        buffer = together[0].buffer
-        assert isinstance(buffer, ScoreBuffer)
         items = np.concatenate([row.places for row in together])
         logits, logprobs = (output[of_rows, :labels] for output in outputs[:2])
-        buffer.write(items, logits, logprobs, *(output[of_rows, 0] for output in outputs[2:]))
+        together[0].buffer.write(items, logits, logprobs, *(output[of_rows, 0] for output in outputs[2:]))
         first = of_rows.stop
 
 
 def _enter_targets(
-    found: Outputs, mine: TargetNumbers, at: tuple[npt.NDArray[Any], npt.NDArray[Any]], outputs: Outputs
+    found: Outputs, mine: Places, at: tuple[npt.NDArray[Any], npt.NDArray[Any]], outputs: Outputs
 ) -> None:
     """Note what a run of a head says of targets. at: the state and the column of each."""
     for number, output in enumerate(outputs):
@@ -141,18 +139,19 @@ def _write_targets(rows: Sequence[Row], found: Outputs, _: Outputs) -> None:
     """Write what was found of the targets of rows into their buffers."""
     stops = np.cumsum([len(row.places) for row in rows]).tolist()
     for row, stop in zip(rows, stops, strict=True):
-        assert isinstance(row.buffer, TargetBuffer)
         of_row = slice(stop - len(row.places), stop)
         row.buffer.write(row.places, *(values[of_row] for values in found))
 
 
 def _target_tokens(row: Row) -> TokenIds:
-    assert isinstance(row.buffer, TargetBuffer)
-    return row.buffer.continuations.tokens[row.places]
+    continuations = row.buffer.chunk.continuations
+    assert continuations is not None
+    targets: TokenIds = continuations.tokens[row.places]
+    return targets
 
 
-def _ranges(firsts: TargetNumbers, counts: TargetNumbers) -> TargetNumbers:
+def _ranges(firsts: Places, counts: Places) -> Places:
     """Return the numbers of several ranges, one after another."""
     stops = np.cumsum(counts)
-    found: TargetNumbers = np.arange(int(counts.sum())) + np.repeat(firsts - (stops - counts), counts)
+    found: Places = np.arange(int(counts.sum())) + np.repeat(firsts - (stops - counts), counts)
     return found

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from model.score_buffer import ScoreBuffer, TargetBuffer
+from model.score_buffer import ScoreBuffer
 from model.work.planned import Part, PlannedGroup, WorkPlanner
 from scoring.layout import GroupWork
 from scoring.planning.algorithms import Choice
@@ -28,7 +28,7 @@ longer than the steps that are dispatched before it; with 32, it did at times. T
 by its own length. The last steps of a slice are not full.
 """
 
-Buffers = Sequence[ScoreBuffer | TargetBuffer]
+Buffers = Sequence[ScoreBuffer]
 
 
 class PlanAhead:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from model.rows import NO_TOKENS, ONE, Branch, Row
-from model.score_buffer import ScoreBuffer, TargetBuffer
+from model.score_buffer import ScoreBuffer
 from scoring.layout import TokenIds
 from scoring.planning.cut import Cut
 from scoring.planning.lengths import Indices
@@ -23,7 +23,7 @@ class LaidOut:
     branches: list[Branch]
 
 
-def lay_out(cut: Cut, prefix: TokenIds, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> list[LaidOut]:
+def lay_out(cut: Cut, prefix: TokenIds, buffers: Sequence[ScoreBuffer]) -> list[LaidOut]:
     """Return what is computed for each choice of a cut. buffers: of the chunks whose items it has, in order."""
     return _Layout(cut, prefix, buffers).of_choices()
 
@@ -31,7 +31,7 @@ def lay_out(cut: Cut, prefix: TokenIds, buffers: Sequence[ScoreBuffer | TargetBu
 class _Layout:
     """Lays out one cut. Items and labels are numbered through all chunks of the cut."""
 
-    def __init__(self, cut: Cut, prefix: TokenIds, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> None:
+    def __init__(self, cut: Cut, prefix: TokenIds, buffers: Sequence[ScoreBuffer]) -> None:
         self._cut = cut
         self._prefix = prefix
         self._buffers = buffers
@@ -105,10 +105,11 @@ class _Layout:
         """Return where the targets of each label begin among those of its chunk, and these."""
         firsts, targets = list[Indices](), list[TokenIds]()
         for buffer in self._buffers:
-            assert isinstance(buffer, TargetBuffer)
-            of_labels = buffer.continuations.lengths.astype(np.int64)
+            continuations = buffer.chunk.continuations
+            assert continuations is not None
+            of_labels = continuations.lengths.astype(np.int64)
             firsts.append(np.cumsum(of_labels) - of_labels)
-            targets.append(buffer.continuations.tokens)
+            targets.append(continuations.tokens)
         return np.concatenate(firsts), targets
 
     def _between(self, item: int, begin: int, stop: int | None) -> TokenIds:

@@ -9,7 +9,7 @@ import numpy as np
 
 from model.prefixes.cache import PrefixCache
 from model.running.extending import GroupRows
-from model.score_buffer import EngineError, ScoreBuffer, TargetBuffer
+from model.score_buffer import EngineError, ScoreBuffer
 from model.work.layout import lay_out
 from scoring.layout import ChunkWork, GroupWork, Rows, TokenIds
 from scoring.planning.algorithms import Algorithm, Choice
@@ -52,19 +52,20 @@ class WorkPlanner:
     cache: PrefixCache
     context: int  # tokens of the longest sequence that is served
 
-    def plan(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> PlannedGroup:
+    def plan(self, group: GroupWork, buffers: Sequence[ScoreBuffer]) -> PlannedGroup:
         """Plan a group. Raises EngineError for a sequence that is empty or longer than the context."""
         for buffer in buffers:
             self._check(buffer.chunk, len(group.prefix))
-        kinds = [[one for one in buffers if isinstance(one, kind)] for kind in (ScoreBuffer, TargetBuffer)]
+        of_rows = [one for one in buffers if one.chunk.continuations is None]
+        of_targets = [one for one in buffers if one.chunk.continuations is not None]
         cuts, parts = list[Cut](), list[Part]()
-        for of_kind in kinds:
+        for of_kind in (of_rows, of_targets):
             if of_kind:
                 cuts.append(self.cut(group, of_kind))
                 parts += self._parts(cuts[-1], group, of_kind)
         return PlannedGroup(parts, cuts)
 
-    def cut(self, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> Cut:
+    def cut(self, group: GroupWork, buffers: Sequence[ScoreBuffer]) -> Cut:
         """Cut chunks of one kind of a group."""
         chunks = [(buffer.chunk.rows, buffer.chunk.continuations) for buffer in buffers]
         is_cached = self.cache.has(group.owner, self._computed_prefix(group, [rows for rows, _ in chunks]))
@@ -76,7 +77,7 @@ class WorkPlanner:
             return group.prefix
         return group.prefix[: max(int(one.prefix_ends.max(initial=0)) for one in rows)]
 
-    def _parts(self, made: Cut, group: GroupWork, buffers: Sequence[ScoreBuffer | TargetBuffer]) -> list[Part]:
+    def _parts(self, made: Cut, group: GroupWork, buffers: Sequence[ScoreBuffer]) -> list[Part]:
         found, chunk_of = list[Part](), np.repeat(np.arange(len(buffers)), [len(one.chunk.rows) for one in buffers])
         for number, (choice, laid_out) in enumerate(
             zip(made.choices, lay_out(made, group.prefix, buffers), strict=True)

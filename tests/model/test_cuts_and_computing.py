@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from model.engine import Engine
 from model.platforms import Platform
-from model.score_buffer import ScoreBuffer, TargetBuffer, buffer_of
+from model.score_buffer import ScoreBuffer
 from scoring.layout import GroupWork
 from scoring.planning import cut as cutting
 from scoring.planning.algorithms import AlgorithmSetting
@@ -58,7 +58,7 @@ def load(checkpoint: Callable[[str], Path]) -> Engines:
 
 def compare(engine: Engine, work: GroupWork) -> None:
     """Check that the engine computes and shares what the folds of its cut say."""
-    buffers: list[ScoreBuffer | TargetBuffer] = [buffer_of(chunk) for chunk in work.chunks]
+    buffers = [ScoreBuffer.of(chunk) for chunk in work.chunks]
     made, step = engine.cut(work, buffers), engine.forward.shapes.step_tokens
     with engines.counted(engine) as tokens:
         scored = list(engine.score([work], lambda: None))
@@ -142,7 +142,7 @@ FAULTS = {
 
 def expected(engine: Engine) -> tuple[int, int]:
     work, step = EVERY_KIND.work(), engine.forward.shapes.step_tokens
-    made = engine.cut(work, [buffer_of(chunk) for chunk in work.chunks])
+    made = engine.cut(work, [ScoreBuffer.of(chunk) for chunk in work.chunks])
     return computed_tokens(made, step), cached_tokens(made, step)
 
 

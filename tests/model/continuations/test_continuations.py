@@ -17,7 +17,7 @@ from model.forward import AttentionRows
 from model.layerwise import forward as layerwise_forward
 from model.layerwise import steps
 from model.programs.heads import Heads
-from model.score_buffer import EngineError, TargetBuffer
+from model.score_buffer import EngineError, ScoreBuffer
 from model.states import States
 from model.work import layout
 from scoring.layout import ChunkWork, Continuations, GroupWork, Head, Rows, ScoredChunk
@@ -237,7 +237,7 @@ def test_a_logit_that_no_sound_model_gives_is_refused_with_its_token(load: Load)
     """An infinite logit of another token leaves the target a log-probability that is possible."""
     (chunk,) = FEW.with_top().chunks
     assert chunk.continuations is not None
-    buffer = TargetBuffer.of(chunk, chunk.continuations)
+    buffer = ScoreBuffer.of(chunk)
     count = len(chunk.continuations.tokens)
     nothing = np.full(count, -np.inf, np.float32)
     top = np.zeros(count, np.int32), np.full(count, np.nan, np.float32)
