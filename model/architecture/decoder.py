@@ -23,12 +23,12 @@ from model.architecture.config import DecoderConfig
 from model.architecture.delta_net import GatedDeltaNet, RecurrentInputs
 from model.architecture.families import Norms, QKNorm
 from model.architecture.mixture import MixtureOfExperts
-from model.architecture.projections import Embedding, Linear, Norm, Total
+from model.architecture.projections import Embedding, Linear, Norm, Total, normed
 from model.architecture.rope import Rope
 from model.attention.contract import Attention, Gated, causal
 from model.attention.tiles import TiledAttention
-from model.layers.linear import ACTIVATIONS, alone, project, scaled
-from model.layers.rotation import HeadNorm, RotaryEmbedding, Rotation
+from model.layers.linear import ACTIVATIONS, RMSNorm, alone, project, scaled
+from model.layers.rotation import RotaryEmbedding, Rotation
 
 TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
 
@@ -60,6 +60,19 @@ class SelfAttention(nnx.Module):
         self.q_norm = Norm(normed_together[0] * head_dim, stack, config, dtype) if config.qk_norm else None
         self.k_norm = Norm(normed_together[1] * head_dim, stack, config, dtype) if config.qk_norm else None
 
+    def inputs(self, hidden: Array, norm: Norm | None, rotation: Rotation) -> tuple[Array, KeyValues]:
+        """Return queries, keys and values of hidden states, float32 [..., width], behind the norm before attention."""
+        linears = self.q_proj, self.k_proj, self.v_proj
+        by_head = not self.norms_all_heads and (self.q_norm is not None or self.query_scale == 1.0)
+        if rotation.project_qkv is None or not by_head or not all(linear.is_plain for linear in linears):
+            entering = normed(hidden, norm)
+            return self.queries(entering, rotation), self.key_values(entering, rotation)
+        weights = [linear.weight.get_value() for linear in linears]
+        of_heads = [_of_head(self.q_norm, self.query_scale), _of_head(self.k_norm)]
+        before = None if norm is None else norm.unscaled
+        queries, *key_values = rotation.project_qkv(hidden, before, weights, of_heads, self.head_dim)
+        return queries, KeyValues(*key_values)
+
     def queries(self, entering: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D], in the weights' dtype, of what enters attention, [..., width]."""
         return self._rotated(self.q_proj, entering, self.q_norm, rotation, self.query_scale)
@@ -81,12 +94,14 @@ class SelfAttention(nnx.Module):
     ) -> Array:
         of_heads = None
         if norm is not None and not self.norms_all_heads:
-            of_heads, norm, scale = HeadNorm(scaled(norm.factors, scale), norm.epsilon), None, 1.0
-        if linear.is_plain and norm is None and scale == 1.0:
-            return rotation.projected(entering, linear.weight.get_value(), self.head_dim, of_heads)
-        projected = linear(entering)
-        projected = scaled(projected if norm is None else norm(projected), scale)
+            of_heads, norm, scale = _of_head(norm, scale), None, 1.0
+        projected = scaled(normed(linear(entering), norm), scale)
         return rotation.heads(projected, self.head_dim, of_heads, linear.weight.dtype)
+
+
+def _of_head(norm: Norm | None, scale: float = 1.0) -> RMSNorm | None:
+    """Return the norm of a head, and what comes out of it is scaled."""
+    return None if norm is None else RMSNorm(scaled(norm.factors, scale), norm.epsilon)
 
 
 class MLP(nnx.Module):
@@ -101,10 +116,13 @@ class MLP(nnx.Module):
         self.gated: Gated | None = None
         """Computes what enters the down projection by a kernel; None: by plain products."""
 
-    def __call__(self, values: Array, total: Total = alone) -> Array:
+    def __call__(self, hidden: Array, norm: Norm | None = None, total: Total = alone) -> Array:
+        """Return what it makes of hidden states, float32 [..., width], behind a norm."""
         if self.gated is not None and self.gate_proj.is_plain and self.up_proj.is_plain:
             weights = self.gate_proj.weight.get_value(), self.up_proj.weight.get_value()
-            return self.down_proj(self.gated(values, *weights, self.activation), total)
+            before = None if norm is None else norm.unscaled
+            return self.down_proj(self.gated(hidden, before, *weights, self.activation), total)
+        values = normed(hidden, norm)
         gated = ACTIVATIONS[self.activation](self.gate_proj(values)) * self.up_proj(values)
         # Without the barrier, the TPU compiler makes one slow loop of the products before and behind it.
         rounded = gated.astype(self.down_proj.weight.dtype)
@@ -145,7 +163,7 @@ class MixingLayer(nnx.Module):
 
     def entering(self, hidden: Array) -> Array:
         """Return what enters attention or recurrence, of hidden states, float32 [..., width]."""
-        return _normed(hidden, self.input_layernorm)
+        return normed(hidden, self.input_layernorm)
 
     @property
     def mixer(self) -> SelfAttention | GatedDeltaNet:
@@ -162,23 +180,27 @@ class MixingLayer(nnx.Module):
     def after_mixing(self, hidden: Array, mixed: Array, total: Total = alone) -> Array:
         """Return the hidden states between what mixes tokens and the MLP."""
         added = self.mixer.output(mixed, self.entering(hidden), total)
-        return hidden + scaled(_normed(added, self.norm_after_attention), self.residual_scale)
+        return hidden + scaled(normed(added, self.norm_after_attention), self.residual_scale)
 
     def after_mlp(self, hidden: Array, total: Total = alone) -> Array:
         """Return the hidden states after the layer, of those before its MLP."""
-        out = self.mlp(_normed(hidden, self.norm_before_mlp), total)
-        return hidden + scaled(_normed(out, self.post_feedforward_layernorm), self.residual_scale)
+        out = self.mlp(hidden, self.norm_before_mlp, total)
+        return hidden + scaled(normed(out, self.post_feedforward_layernorm), self.residual_scale)
 
 
 class Layer(MixingLayer):
     """A layer with attention, or a stack of them.
 
-    The caller computes attention, between :meth:`queries` and :meth:`key_values` and :meth:`output_mlp`.
+    The caller computes attention, between :meth:`attention_inputs` and :meth:`output_mlp`.
     """
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         super().__init__(config, stack, dtype, rngs)
         self.self_attn = SelfAttention(config, stack, dtype, rngs)
+
+    def attention_inputs(self, hidden: Array, rotation: Rotation) -> tuple[Array, KeyValues]:
+        """Return queries [..., H, D], keys and values of hidden states, float32 [..., width]."""
+        return self.self_attn.inputs(hidden, self.input_layernorm, rotation)
 
     def queries(self, hidden: Array, rotation: Rotation) -> Array:
         """Return queries [..., H, D] of hidden states, float32 [..., width]."""
@@ -211,10 +233,6 @@ class RecurrentLayer(MixingLayer):
         return self.linear_attn
 
 
-def _normed(values: Array, norm: Norm | None) -> Array:
-    return values if norm is None else norm(values)
-
-
 class Body(nnx.Module):
     """Everything below the head."""
 
@@ -236,8 +254,8 @@ class Body(nnx.Module):
             layer: Layer = nnx.merge(graph, one[0])
             rotary = of_kind(of_kinds, one[1])
             reach = None if self.config.window is None else jnp.where(one[1], self.config.reach, length)
-            key_values = layer.key_values(hidden, rotary)
-            attended = attention.attend(layer.queries(hidden, rotary), *key_values, causal(length, reach))
+            queries, key_values = layer.attention_inputs(hidden, rotary)
+            attended = attention.attend(queries, *key_values, causal(length, reach))
             return layer.output_mlp(hidden, attended.out), None
 
         hidden = self.embed_tokens(tokens)

@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
 from model.architecture.experts import Mixture
-from model.architecture.projections import Linear, Total
+from model.architecture.projections import Linear, Norm, Total, normed
 from model.layers.linear import ACTIVATIONS, alone, from_pool_dtype, project, sum_by_halves
 
 TILE_ROWS = 32
@@ -67,7 +67,9 @@ class MixtureOfExperts(nnx.Module):
         self.gate = Linear(config.width, mixture.experts, stack, dtype, rngs)
         self.experts = Experts(config, (*stack, mixture.experts), dtype, rngs)
 
-    def __call__(self, values: Array, total: Total = alone) -> Array:
+    def __call__(self, hidden: Array, norm: Norm | None = None, total: Total = alone) -> Array:
+        """Return what it makes of hidden states, float32 [..., width], behind a norm."""
+        values = normed(hidden, norm)
         rows = values.reshape(-1, values.shape[-1])
         return total(self._mixed(rows, self.choice(rows))).reshape(values.shape)
 

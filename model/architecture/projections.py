@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
-from model.layers.linear import alone, project, rms_norm, scaled
+from model.layers.linear import RMSNorm, alone, project, rms_norm, scaled
 
 Total = Callable[[Array], Array]
 """Adds what several chips have computed of the same numbers (:func:`model.chips.mesh.total`), or is
@@ -45,8 +45,18 @@ class Norm(nnx.Module):
         weight = self.weight[...]
         return weight.astype(jnp.float32) + self.offset if self.offset else weight
 
+    @property
+    def unscaled(self) -> RMSNorm:
+        """It without the scale."""
+        return RMSNorm(self.factors, self.epsilon)
+
     def __call__(self, values: Array) -> Array:
-        return scaled(rms_norm(values, self.factors, self.epsilon), self.scale)
+        return scaled(rms_norm(values, *self.unscaled), self.scale)
+
+
+def normed(values: Array, norm: Norm | None) -> Array:
+    """Return values behind a norm, if there is one."""
+    return values if norm is None else norm(values)
 
 
 class LowRank(nnx.Module):

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import jax.numpy as jnp
 from jax import Array, lax
 
-from model.layers.linear import Weight, accumulation_precision
+from model.layers.linear import RMSNorm, Weight, accumulation_precision
 from model.layers.rotation import RotaryEmbedding, Rotation
 
 
@@ -110,9 +110,9 @@ class AttendPacked(Protocol):
         """Return attention of queries [T, H, D] to the keys of the sequence, keys and values [T, K, D]."""
 
 
-Gated = Callable[[Array, Weight, Weight, str], Array]
-"""Returns what the down projection of an MLP takes, [T, out]. It takes what enters, [T, width], the weights of gate and
-up projection, and the name of the activation."""
+Gated = Callable[[Array, RMSNorm | None, Weight, Weight, str], Array]
+"""Returns what the down projection of an MLP takes, [T, out]. It takes hidden states, float32 [T, width], their norm,
+the weights of gate and up projection, and the name of the activation."""
 
 
 class WholeStepAttention(Protocol):

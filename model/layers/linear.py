@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +105,13 @@ def sum_by_halves(values: Array) -> Array:
         size = (size + 1) // 2
         values = values[..., :size] + values[..., size:]
     return values
+
+
+class RMSNorm(NamedTuple):
+    """A root-mean-square norm (arXiv:1910.07467)."""
+
+    weight: Array  # [size], what normed values are multiplied by
+    epsilon: float
 
 
 def rms_norm(values: Array, weight: Array, epsilon: float) -> Array:

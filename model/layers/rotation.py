@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from model.layers.linear import Weight, project, rms_norm
+from model.layers.linear import RMSNorm, Weight, rms_norm
 
-
-class HeadNorm(NamedTuple):
-    """The root-mean-square norm of a head, in families that have one."""
-
-    weight: Array  # [D]
-    epsilon: float
+ProjectQKV = Callable[
+    [Array, RMSNorm | None, Sequence[Weight], Sequence[RMSNorm | None], int], tuple[Array, Array, Array]
+]
+"""Returns queries, keys and values [T, heads, D] of hidden states, float32 [T, width]. It takes the norm before the
+projections, the weights of the three, the norms of a head of queries and of keys, and D."""
 
 
 class Rotation(Protocol):
     """The rotary positions of some rows."""
 
-    def heads(self, projected: Array, head_dim: int, norm: HeadNorm | None, dtype: DTypeLike) -> Array:
-        """Return heads [..., heads, D] in ``dtype``, normed and rotated; projected: float32 [..., heads * D]."""
+    @property
+    def project_qkv(self) -> ProjectQKV | None:
+        """How one kernel computes queries, keys and values of hidden states; None: there is none."""
 
-    def projected(self, entering: Array, kernel: Weight, head_dim: int, norm: HeadNorm | None) -> Array:
-        """Return the same of what enters, [..., width], by a projection [width, heads * D], in the kernel's dtype."""
+    def heads(self, projected: Array, head_dim: int, norm: RMSNorm | None, dtype: DTypeLike) -> Array:
+        """Return heads [..., heads, D] in ``dtype``, normed and rotated; projected: float32 [..., heads * D]."""
 
     def values(self, projected: Array, head_dim: int, dtype: DTypeLike) -> Array:
         """Return the heads of values, which are not rotated, in the same way."""
@@ -40,7 +41,12 @@ class RotaryEmbedding(NamedTuple):
     cos: Array
     sin: Array
 
-    def heads(self, projected: Array, head_dim: int, norm: HeadNorm | None, dtype: DTypeLike) -> Array:
+    @property
+    def project_qkv(self) -> ProjectQKV | None:
+        """See :class:`Rotation`."""
+        return None
+
+    def heads(self, projected: Array, head_dim: int, norm: RMSNorm | None, dtype: DTypeLike) -> Array:
         """See :class:`Rotation`. Each pair (d, d + pairs) is rotated by its angle, in HuggingFace's pairing."""
         heads = split(projected, head_dim)
         heads = heads if norm is None else rms_norm(heads, norm.weight, norm.epsilon)
@@ -48,10 +54,6 @@ class RotaryEmbedding(NamedTuple):
         pairs = cos.shape[-1]
         first, second, *rest = jnp.split(heads, [pairs, 2 * pairs] if 2 * pairs < head_dim else 2, axis=-1)
         return jnp.concatenate([first * cos - second * sin, second * cos + first * sin, *rest], axis=-1).astype(dtype)
-
-    def projected(self, entering: Array, kernel: Weight, head_dim: int, norm: HeadNorm | None) -> Array:
-        """See :class:`Rotation`."""
-        return self.heads(project(entering, kernel[...]), head_dim, norm, kernel.dtype)
 
     def values(self, projected: Array, head_dim: int, dtype: DTypeLike) -> Array:
         """See :class:`Rotation`."""

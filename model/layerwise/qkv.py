@@ -55,7 +55,8 @@ def qkv(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array, ...]:
     """(*layer, hidden, cos, sin) -> queries [I, H, D], keys and values [I, K, D]."""
     *weights, hidden, cos, sin = arguments
     layer, rotary = decoder.layer_of(weights), RotaryEmbedding(cos, sin)
-    return decoder.padded(layer.queries(hidden, rotary), *layer.key_values(hidden, rotary))
+    queries, key_values = layer.attention_inputs(hidden, rotary)
+    return decoder.padded(queries, *key_values)
 
 
 def qkv_for_logits(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array, ...]:

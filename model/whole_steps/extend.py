@@ -65,7 +65,7 @@ def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
 
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
         rotary = rotation(number)
-        queries, own = layer.queries(hidden, rotary), layer.key_values(hidden, rotary)
+        queries, own = layer.attention_inputs(hidden, rotary)
         return attend_extension(number, queries, *own, pool.keys, pool.values, number).out, carried
 
     def recur(layer: RecurrentLayer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:

@@ -60,9 +60,8 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
 
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
         rotary, pool = rotation(number), Pool.of(carried)
-        new, stored = layer.key_values(hidden, rotary), decoder.attention.stored
+        (queries, new), stored = layer.attention_inputs(hidden, rotary), decoder.attention.stored
         keys, values = stored(pool.keys, new.keys, number, places), stored(pool.values, new.values, number, places)
-        queries = layer.queries(hidden, rotary)
         return attend_prefix(number, queries, keys, values, number).out, pool._replace(keys=keys, values=values).arrays
 
     def recur(layer: RecurrentLayer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:

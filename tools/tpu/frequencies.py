@@ -1,14 +1,15 @@
 """How often the parts of programs run that depend on their arguments, computed as the programs themselves do it.
 
-The parts are those of the kernel of :mod:`model.attention.tpu.kernel`, in the order of its schedule: the steps of its
-grid, the windows of a sequence that rows visit, and the runs of chunks that a visit to the pool is computed for. Its
-regions begin and end the softmax of a key head, once for all visits of the pool; those in which rows get a larger
-reference count as never run.
+Of kernels that project rows, a part is the turns for one result (:mod:`model.attention.tpu.projection`). The others are
+those of the kernel of :mod:`model.attention.tpu.kernel`, in the order of its schedule: the steps of its grid, the
+windows of a sequence that rows visit, and the runs of chunks that a visit to the pool is computed for. Its regions
+begin and end the softmax of a key head, once for all visits of the pool; those in which rows get a larger reference
+count as never run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from jax import Array
 
 from model.architecture.config import DecoderConfig
+from model.architecture.families import Norms
+from model.attention.tpu import gate, rotation
 from model.attention.tpu.attention import GROUP
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, run_sizes
 from model.attention.tpu.visits import WINDOW, Windows, active_windows, prefix_visits, slot_windows
@@ -48,8 +51,32 @@ class Visits:
         return Visits(self.tiles + other.tiles, self.all_tiles + other.all_tiles)
 
 
-def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tuple[Frequencies, Visits]:
+def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int, chips: int = 1) -> tuple[Frequencies, Visits]:
     """Return how often the parts of a called program run in a layer; block_tokens: of a block of the pool."""
+    frequencies, visits = _of_attention(call, config, block_tokens)
+    return {**frequencies, **_of_projections(config, chips)}, visits
+
+
+def _of_projections(config: DecoderConfig, chips: int) -> Mapping[str, float]:
+    """Return the shares of the turns in which kernels project rows for each of their results."""
+    heads = [config.query_heads // chips, *[max(1, config.kv_heads // chips)] * 2]
+    out = config.mlp_width // chips
+    turns = {
+        rotation.QKV: [
+            one * config.head_dim // rotation.columns_of(one * config.head_dim, config.head_dim) for one in heads
+        ],
+        gate.GATE: [out // gate.columns_of(out)],
+    }
+    found = dict[str, float]()
+    for name, counts in turns.items():
+        # The first turn also norms the rows.
+        parts = counts if config.norms is Norms.AFTER else [1, counts[0] - 1, *counts[1:]]
+        shares = [count / sum(counts) for count in parts if count]
+        found |= {f"{name}/region{n}": share for n, share in enumerate(shares)} if len(shares) > 1 else {}
+    return found
+
+
+def _of_attention(call: Call, config: DecoderConfig, block_tokens: int) -> tuple[Frequencies, Visits]:
     heads = config.kv_heads
     together = max(1, COLUMNS // (config.query_heads // heads * CHUNK))
     match call.key:

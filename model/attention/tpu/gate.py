@@ -1,4 +1,4 @@
-"""The first half of a gated MLP on a TPU: both products and the activation, without what is between them in memory."""
+"""The first half of a gated MLP on a TPU: norm, both products and the activation, and nothing between in memory."""
 
 from __future__ import annotations
 
@@ -9,20 +9,33 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention.tpu.projection import COLUMNS, projected
-from model.layers.linear import ACTIVATIONS, Weight, project
+from model.attention.tpu.projection import COLUMNS, Projection, projected
+from model.layers.linear import ACTIVATIONS, RMSNorm, Weight, project, rms_norm
+
+GATE = "scoreline_gate"
+"""The kernel's name."""
 
 
-def gated(entering: Array, gate: Weight, up: Weight, activation: str, *, interpret: Any = False) -> Array:
+def columns_of(out: int) -> int:
+    """Return the columns of a turn of the kernel's grid."""
+    return math.gcd(out, COLUMNS)
+
+
+def gated(
+    hidden: Array, norm: RMSNorm | None, gate: Weight, up: Weight, activation: str, *, interpret: Any = False
+) -> Array:
     """See :data:`model.attention.contract.Gated`. It is bf16, as the product that takes it would round it anyway."""
     apply, out = ACTIVATIONS[activation], gate.shape[1]
-    columns = math.gcd(out, COLUMNS)
+    columns = columns_of(out)
     # Blocks of a kernel have whole registers of 128 columns, or all that there are.
     if gate.dtype != jnp.bfloat16 or (columns % 128 and columns != out):
+        entering = hidden if norm is None else rms_norm(hidden, *norm)
         return apply(project(entering, gate[...])) * project(entering, up[...])
 
     def finish(parts: Sequence[Array], *_: Any) -> Array:
         return apply(parts[0]) * parts[1]
 
-    entering = entering.astype(jnp.bfloat16)
-    return projected(entering, [gate, up], finish, columns=columns, name="scoreline_gate", interpret=interpret)
+    entering = hidden if norm is not None else hidden.astype(jnp.bfloat16)
+    both = Projection([gate, up], finish, columns)
+    (found,) = projected(entering, [both], norm=norm, name=GATE, interpret=interpret)
+    return found

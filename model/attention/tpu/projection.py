@@ -1,13 +1,16 @@
-"""Projections on a TPU whose results are worked on before they leave fast memory.
+"""Projections on a TPU that begin with the norm of rows and whose results are worked on, all in fast memory.
 
-XLA writes the result of a product in float32 before a kernel takes it, and the slice of a stack of weights, too. While
-the vector unit finishes one tile of rows here, the matrix unit projects the next.
+XLA writes the result of a product in float32 before a kernel takes it, and the slice of a stack of weights, and normed
+rows, too. While the vector unit norms or finishes one tile of rows here, the matrix unit projects another.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -17,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from model.layers.linear import OfStack, Weight
+from model.layers.linear import OfStack, RMSNorm, Weight
 
 ROWS = 256
 """Rows of a tile, which are projected as one product."""
@@ -27,6 +30,9 @@ TOGETHER = 4
 
 PART = 2048
 """Rows that are in fast memory at a time, at most."""
+
+PART_BYTES = 24 << 20
+"""Bytes of these rows, at most."""
 
 COLUMNS = 256
 """Columns of a turn of the grid, at least: as many as the matrix unit has."""
@@ -39,74 +45,147 @@ Finish = Callable[[Sequence[Array], Sequence[Array], Sequence[Array]], Array]
 parts of what each row has, [rows, n], and what is the same for all rows."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Projection:
+    """One result of a kernel: what ``finish`` makes of the projections of rows."""
+
+    weights: Sequence[Weight]  # [width, out] each, of one layer; none: it takes the rows themselves
+    finish: Finish
+    columns: int  # of the projections that ``finish`` takes together, which divide ``out``
+    of_all: Sequence[Array] = ()  # two-dimensional arrays
+
+
 def projected(
     entering: Array,
-    weights: Sequence[Weight],
-    finish: Finish,
+    projections: Sequence[Projection],
     *,
+    norm: RMSNorm | None = None,
     of_rows: Sequence[Array] = (),
-    of_all: Sequence[Array] = (),
-    columns: int,
     name: str,
     interpret: Any = False,
-) -> Array:
-    """Return what ``finish`` makes of the projections of rows [T, width] by weights [width, out]: bf16 [T, out].
+) -> list[Array]:
+    """Return each of the projections of rows [T, width]: bf16 [T, out].
 
-    Without weights, it takes the rows themselves. of_rows: arrays [T, n]; of_all: two-dimensional arrays; columns: of
-    the projections that ``finish`` takes together, which divide ``out``. ``interpret`` is the parameter of
+    norm: of the rows, before they are projected; of_rows: arrays [T, n]. ``interpret`` is the parameter of
     ``pallas_call``.
     """
     T, width = entering.shape
-    stacks = [weight if isinstance(weight, OfStack) else OfStack(weight[None], jnp.int32(0)) for weight in weights]
-    out = stacks[0].shape[1] if stacks else width
+    stacks = [[_stacked(weight) for weight in one.weights] for one in projections]
+    outs = [of_one[0].shape[1] if of_one else width for of_one in stacks]
+    turns = [out // one.columns for out, one in zip(outs, projections, strict=True)]
+    firsts = [0, *accumulate(turns)]
     rows = min(ROWS, T)
-    part = rows * min(PART // rows, T // rows)
-    own = pl.BlockSpec((part, width if stacks else columns), lambda part, column, _: (part, 0 if stacks else column))
-    result = pl.BlockSpec((part, columns), lambda part, column, _: (part, column))
+    part = rows * _tiles(T // rows, rows * width * entering.dtype.itemsize)
+    (taken,) = {width if of_one else one.columns for of_one, one in zip(stacks, projections, strict=True)}
+
+    def column(number: int, turn: Any) -> Any:
+        """Return the column of a projection in a turn of the grid. Before and behind its own turns nothing moves."""
+        return turn if len(turns) == 1 else jnp.clip(turn - firsts[number], 0, turns[number] - 1)
+
+    def of_columns(number: int, shape: tuple[int | None, ...], place: Callable[[Any, Any, Any], Any]) -> pl.BlockSpec:
+        return pl.BlockSpec(shape, lambda part, turn, layer: place(part, column(number, turn), layer[0]))
+
+    def whole(array: Array) -> pl.BlockSpec:
+        return pl.BlockSpec(array.shape, lambda *_: (0, 0))
+
+    of_norm = [] if norm is None else [norm.weight.astype(jnp.float32)[None]]
+    arrays = [entering, *of_rows, *of_norm]
     specs = [
-        own,
-        *[pl.BlockSpec((None, width, columns), lambda part, column, layer: (layer[0], 0, column)) for _ in stacks],
-        *[pl.BlockSpec((part, array.shape[1]), lambda part, column, _: (part, 0)) for array in of_rows],
-        *[pl.BlockSpec(array.shape, lambda part, column, _: (0, 0)) for array in of_all],
+        of_columns(0, (part, taken), lambda part, column, _: (part, 0 if taken == width else column)),
+        *[pl.BlockSpec((part, array.shape[1]), lambda part, *_: (part, 0)) for array in of_rows],
+        *map(whole, of_norm),
     ]
-    arrays = [entering, *[weight.stack for weight in stacks], *of_rows, *of_all]
+    results = []
+    for number, one in enumerate(projections):
+        arrays += [*[weight.stack for weight in stacks[number]], *one.of_all]
+        of_weight = of_columns(number, (None, width, one.columns), lambda _, column, layer: (layer, 0, column))
+        specs += [*[of_weight] * len(one.weights), *map(whole, one.of_all)]
+        results.append(of_columns(number, (part, one.columns), lambda part, column, _: (part, column)))
     blocks = sum(padded_bytes(spec.block_shape, array.dtype) for array, spec in zip(arrays, specs, strict=True))
-    blocks += padded_bytes(result.block_shape, jnp.bfloat16)
+    blocks += sum(padded_bytes(spec.block_shape, jnp.bfloat16) for spec in results)
+    normed_bytes = 0 if norm is None else padded_bytes((part, width), jnp.bfloat16)
 
-    def kernel(_: Any, entering: Any, *refs: Any) -> None:
-        kernels, rest = refs[: len(stacks)], refs[len(stacks) :]
-        of_row, of_every, out = rest[: len(of_rows)], rest[len(of_rows) : -1], rest[-1]
-        together = math.gcd(part // rows, TOGETHER)
-        same = [array[...] for array in of_every]
+    def kernel(_: Any, *refs: Any) -> None:
+        left = iter(refs)
+        (rows_in,), of_row, norm_in = _take(left, 1), _take(left, len(of_rows)), _take(left, len(of_norm))
+        own = [(_take(left, len(one.weights)), _take(left, len(one.of_all))) for one in projections]
+        outs, kept = _take(left, len(projections)), list(left)
+        turn = pl.program_id(1)
 
-        def end(at: Any, parts: Sequence[Array]) -> None:
-            out[at, :] = finish(parts, [array[at, :] for array in of_row], same).astype(jnp.bfloat16)
+        def enter(at: Any, *, first: bool) -> Any:
+            """Return rows as they are projected. In the first turn they are normed."""
+            if norm is None:
+                return rows_in[at, :]
+            if first:
+                own = rows_in[at, :]
+                scale = lax.rsqrt(jnp.mean(own * own, axis=1, keepdims=True) + norm.epsilon)
+                kept[0][at, :] = (own * scale * norm_in[0][...]).astype(jnp.bfloat16)
+            return kept[0][at, :]
 
-        @pl.loop(0, part // rows // together)
-        def tiles(number: Any) -> None:
-            before: tuple[Any, Sequence[Array]] | None = None
-            for offset in range(together):
-                at = pl.ds(pl.multiple_of((number * together + offset) * rows, rows), rows)
-                parts = [product(entering[at, :], kernel[...]) for kernel in kernels] or [entering[at, :]]
-                if before is not None:
-                    end(*before)
-                before = at, parts
-            assert before is not None
-            end(*before)
+        def project(number: int, *, first: bool) -> None:
+            one, (kernels, of_every) = projections[number], own[number]
+            together = math.gcd(part // rows, TOGETHER)
+            same = [array[...] for array in of_every]
 
-    found: Array = pl.pallas_call(
+            def end(at: Any, parts: Sequence[Array]) -> None:
+                outs[number][at, :] = one.finish(parts, [array[at, :] for array in of_row], same).astype(jnp.bfloat16)
+
+            @pl.loop(0, part // rows // together)
+            def tiles(run: Any) -> None:
+                before: tuple[Any, Sequence[Array]] | None = None
+                for offset in range(together):
+                    at = pl.ds(pl.multiple_of((run * together + offset) * rows, rows), rows)
+                    entered = enter(at, first=first)
+                    parts = [product(entered, kernel[...]) for kernel in kernels] or [entered]
+                    if before is not None:
+                        end(*before)
+                    before = at, parts
+                assert before is not None
+                end(*before)
+
+        for number, (begin, count) in enumerate(zip(firsts, turns, strict=False)):
+            if number == 0 and norm is not None:
+                pl.when(turn == 0)(functools.partial(project, 0, first=True))
+                begin, count = 1, count - 1
+            if len(projections) == 1 and norm is None:
+                project(0, first=False)
+            elif count:
+                inside = (begin <= turn) & (turn < begin + count)
+                pl.when(inside)(functools.partial(project, number, first=False))
+
+    found: list[Array] = pl.pallas_call(
         kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1, grid=(pl.cdiv(T, part), out // columns), in_specs=specs, out_specs=result
+            num_scalar_prefetch=1,
+            grid=(pl.cdiv(T, part), firsts[-1]),
+            in_specs=specs,
+            out_specs=results,
+            scratch_shapes=[] if norm is None else [pltpu.VMEM((part, width), jnp.bfloat16)],
         ),
-        out_shape=jax.ShapeDtypeStruct((T, out), jnp.bfloat16),  # type: ignore[no-untyped-call]
+        out_shape=[jax.ShapeDtypeStruct((T, out), jnp.bfloat16) for out in outs],  # type: ignore[no-untyped-call]
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=2 * blocks + _OTHER_VMEM
+            # The first turn norms rows for the others, and some results wait for their turns.
+            dimension_semantics=("parallel", "arbitrary"),
+            vmem_limit_bytes=2 * blocks + normed_bytes + _OTHER_VMEM,
         ),
         interpret=interpret,
         name=name,
-    )((stacks[0].number if stacks else jnp.int32(0))[None], *arrays)
+    )(next((weight.number for of_one in stacks for weight in of_one), jnp.int32(0))[None], *arrays)
     return found
+
+
+def _stacked(weight: Weight) -> OfStack:
+    return weight if isinstance(weight, OfStack) else OfStack(weight[None], jnp.int32(0))
+
+
+def _tiles(tiles: int, tile_bytes: int) -> int:
+    """Return how many of the tiles are in fast memory at a time: a divisor of their number, if one is large enough."""
+    most = max(1, min(PART // ROWS, PART_BYTES // tile_bytes, tiles))
+    return next((count for count in range(most, most // 2, -1) if tiles % count == 0), most)
+
+
+def _take(refs: Iterator[Any], count: int) -> list[Any]:
+    return [next(refs) for _ in range(count)]
 
 
 def product(one: Array, other: Array) -> Array:

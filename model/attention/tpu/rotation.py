@@ -1,4 +1,4 @@
-"""The projection, the norm and the rotation of queries and keys on a TPU, in one kernel.
+"""The norm before attention, the projections, and the norm and the rotation of heads on a TPU, in one kernel.
 
 XLA splits heads into halves and joins them again, in a layout with rows along lanes, which takes twice as long by the
 compiler's estimate. Here a head is a row of registers, whose halves change places within it. The matrix unit also adds
@@ -18,9 +18,12 @@ from jax import Array, lax
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from model.attention.tpu.projection import product, projected
-from model.layers.linear import Weight, project
-from model.layers.rotation import HeadNorm, RotaryEmbedding, split
+from model.attention.tpu.projection import Projection, product, projected
+from model.layers.linear import RMSNorm, Weight
+from model.layers.rotation import ProjectQKV, RotaryEmbedding, split
+
+ROTATION, QKV = "scoreline_rotation", "scoreline_qkv"
+"""The names of the kernel of heads that are projected already, and of that which projects them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +43,35 @@ class TPURotation:
         cos, sin = lax.optimization_barrier(both)  # type: ignore[no-untyped-call]
         return cls(cos, sin, interpret)
 
-    def heads(self, projected: Array, head_dim: int, norm: HeadNorm | None, dtype: DTypeLike) -> Array:
+    @property
+    def project_qkv(self) -> ProjectQKV | None:
+        """See :class:`model.layers.rotation.Rotation`."""
+        return self._qkv
+
+    def _qkv(
+        self,
+        hidden: Array,
+        norm: RMSNorm | None,
+        weights: Sequence[Weight],
+        of_heads: Sequence[RMSNorm | None],
+        head_dim: int,
+    ) -> tuple[Array, Array, Array]:
+        query_weight, key_weight, value_weight = weights
+        rotated = [
+            self._rotated([weight], weight.shape[1], norm_of)
+            for weight, norm_of in zip((query_weight, key_weight), of_heads, strict=True)
+        ]
+        values = Projection([value_weight], _unchanged, columns_of(value_weight.shape[1], head_dim))
+        entering = hidden if norm is not None else hidden.astype(jnp.bfloat16)
+        found = self._projected(entering, [*rotated, values], norm)
+        queries, keys, plain = (split(flat, head_dim) for flat in found)
+        return queries, keys, plain
+
+    def heads(self, projected: Array, head_dim: int, norm: RMSNorm | None, dtype: DTypeLike) -> Array:
         """See :class:`model.layers.rotation.Rotation`."""
         assert jnp.dtype(dtype) == jnp.bfloat16
-        return self._rotated(projected, [], projected.shape[1], head_dim, norm)
-
-    def projected(self, entering: Array, kernel: Weight, head_dim: int, norm: HeadNorm | None) -> Array:
-        """See :class:`model.layers.rotation.Rotation`."""
-        if kernel.dtype != jnp.bfloat16:
-            return self.heads(project(entering, kernel[...]), head_dim, norm, kernel.dtype)
-        return self._rotated(entering.astype(jnp.bfloat16), [kernel], kernel.shape[1], head_dim, norm)
+        (flat,) = self._projected(projected, [self._rotated([], projected.shape[1], norm)], None)
+        return split(flat, head_dim)
 
     def values(self, projected: Array, head_dim: int, dtype: DTypeLike) -> Array:
         """See :class:`model.layers.rotation.Rotation`."""
@@ -57,22 +79,30 @@ class TPURotation:
         flat = lax.optimization_barrier(projected.astype(dtype))  # type: ignore[no-untyped-call]
         return split(flat, head_dim)
 
-    def _rotated(
-        self, entering: Array, weights: Sequence[Weight], out: int, head_dim: int, norm: HeadNorm | None
-    ) -> Array:
-        T, D = self.cos.shape
-        assert head_dim == D
-        rotated = projected(
+    def _rotated(self, weights: Sequence[Weight], out: int, norm: RMSNorm | None) -> Projection:
+        """Return the projection of rotated heads."""
+        finish = functools.partial(_rotate, epsilon=None if norm is None else norm.epsilon)
+        of_all = [] if norm is None else [norm.weight.astype(jnp.float32)[None]]
+        return Projection(weights, finish, columns_of(out, self.cos.shape[1]), of_all)
+
+    def _projected(self, entering: Array, projections: Sequence[Projection], norm: RMSNorm | None) -> list[Array]:
+        return projected(
             entering,
-            weights,
-            functools.partial(_rotate, epsilon=None if norm is None else norm.epsilon),
+            projections,
+            norm=norm,
             of_rows=[self.cos, self.sin],
-            of_all=[] if norm is None else [norm.weight.astype(jnp.float32)[None]],
-            columns=D * math.gcd(out // D, 2),  # the matrix unit is as wide as two heads
-            name="scoreline_rotation",
+            name=ROTATION if len(projections) == 1 else QKV,
             interpret=self.interpret,
         )
-        return rotated.reshape(T, -1, D)
+
+
+def columns_of(out: int, head_dim: int) -> int:
+    """Return the columns of two heads, if there are two: the matrix unit is so wide."""
+    return head_dim * math.gcd(out // head_dim, 2)
+
+
+def _unchanged(parts: Sequence[Array], *_: Sequence[Array]) -> Array:
+    return parts[0]
 
 
 def _rotate(parts: Sequence[Array], angles: Sequence[Array], weights: Sequence[Array], epsilon: float | None) -> Array:

@@ -14,17 +14,18 @@ from jax.experimental.pallas import tpu as pltpu
 from model.attention.tpu.gate import gated
 from model.attention.tpu.projection import ROWS
 from model.attention.tpu.rotation import TPURotation
-from model.layers.linear import ACTIVATIONS, OfStack, project
-from model.layers.rotation import HeadNorm, RotaryEmbedding
+from model.layers.linear import ACTIVATIONS, OfStack, RMSNorm, project, rms_norm
+from model.layers.rotation import RotaryEmbedding
 from tests.model.attention.attention_steps import races_found
 
 D, WIDTH = 16, 24
 INTERPRETED = pltpu.InterpretParams(detect_races=True)
+QUERY_HEADS, KEY_HEADS = 4, 2
 STACK = jnp.asarray(np.random.RandomState(9).standard_normal((3, WIDTH, 4 * D)) * 0.6, jnp.bfloat16)
 
 
-def norm_of(random: np.random.RandomState) -> HeadNorm:
-    return HeadNorm(jnp.asarray(random.uniform(0.5, 2, D), jnp.bfloat16), 1e-6)
+def norm_of(random: np.random.RandomState, size: int = D) -> RMSNorm:
+    return RMSNorm(jnp.asarray(random.uniform(0.5, 2, size), jnp.bfloat16), 1e-6)
 
 
 def rotary(rows: int) -> RotaryEmbedding:
@@ -55,45 +56,66 @@ def test_heads_are_normed_and_rotated_as_without_the_kernel_and_nothing_races(
     assert_close(found, rotary(rows).heads(projected, D, of_heads, jnp.bfloat16))
 
 
-@pytest.mark.parametrize("norm", [True, False])
-def test_rows_are_projected_by_a_layer_of_a_stack_and_then_rotated(norm: bool) -> None:
-    rows = 4 * ROWS
+def stacks(number: Array) -> list[OfStack]:
+    """Return the weights of queries, keys and values of a layer."""
+    return [OfStack(STACK[:, :, : heads * D], number) for heads in (QUERY_HEADS, KEY_HEADS, KEY_HEADS)]
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("of_heads", [True, False])
+@pytest.mark.parametrize("rows", [4 * ROWS, ROWS + 40])
+def test_queries_keys_and_values_are_one_kernel_with_the_norm_before_them(
+    before: bool, of_heads: bool, rows: int
+) -> None:
+    """Of a layer of a stack. The second number of rows fills no whole step of the grid."""
     random = np.random.RandomState(5)
-    entering = jnp.asarray(random.standard_normal((rows, WIDTH)), jnp.bfloat16)
-    of_heads = norm_of(random) if norm else None
+    hidden = jnp.asarray(random.standard_normal((rows, WIDTH)) * 3, jnp.float32)
+    norm = norm_of(random, WIDTH) if before else None
+    norms = [norm_of(random), norm_of(random)] if of_heads else [None, None]
 
-    def by_kernel(entering: Array, number: Array) -> Array:
-        rotation = TPURotation.of(rotary(rows), interpret=INTERPRETED)
-        return rotation.projected(entering, OfStack(STACK, number), D, of_heads)
+    def by_kernel(hidden: Array, number: Array) -> tuple[Array, ...]:
+        project_qkv = TPURotation.of(rotary(rows), interpret=INTERPRETED).project_qkv
+        assert project_qkv is not None
+        return project_qkv(hidden, norm, stacks(number), norms, D)
 
-    found = jax.jit(by_kernel)(entering, jnp.int32(2))
+    queries, keys, values = jax.jit(by_kernel)(hidden, jnp.int32(2))
     assert not races_found()
-    assert_close(found, rotary(rows).projected(entering, STACK[2], D, of_heads))
+    entering = hidden if norm is None else rms_norm(hidden, *norm)
+    query, key, value = (project(entering, weight[...]) for weight in stacks(jnp.int32(2)))
+    assert_close(queries, rotary(rows).heads(query, D, norms[0], jnp.bfloat16))
+    assert_close(keys, rotary(rows).heads(key, D, norms[1], jnp.bfloat16))
+    assert_close(values, rotary(rows).values(value, D, jnp.bfloat16))
 
 
 def test_a_row_is_projected_to_the_same_bits_beside_other_rows() -> None:
     random = np.random.RandomState(6)
-    entering = jnp.asarray(random.standard_normal((2 * ROWS, WIDTH)), jnp.bfloat16)
+    hidden = jnp.asarray(random.standard_normal((2 * ROWS, WIDTH)), jnp.float32)
     order = random.permutation(2 * ROWS)
     cos, sin = rotary(2 * ROWS)
+    norm, norms = norm_of(random, WIDTH), [norm_of(random), norm_of(random)]
 
-    def by_kernel(entering: Array, cos: Array, sin: Array) -> Array:
-        rotation = TPURotation.of(RotaryEmbedding(cos, sin), interpret=INTERPRETED)
-        return rotation.projected(entering, STACK[0], D, norm_of(np.random.RandomState(7)))
+    def by_kernel(hidden: Array, cos: Array, sin: Array) -> Array:
+        project_qkv = TPURotation.of(RotaryEmbedding(cos, sin), interpret=INTERPRETED).project_qkv
+        assert project_qkv is not None
+        return jnp.concatenate(project_qkv(hidden, norm, stacks(jnp.int32(0)), norms, D), axis=1)
 
-    found = jax.jit(by_kernel)(entering, cos, sin)
-    again = jax.jit(by_kernel)(entering[order].at[: ROWS // 2].multiply(100), cos[order], sin[order])
+    found = jax.jit(by_kernel)(hidden, cos, sin)
+    again = jax.jit(by_kernel)(hidden[order].at[: ROWS // 2].multiply(100), cos[order], sin[order])
     assert np.array_equal(again[ROWS // 2 :], found[order][ROWS // 2 :])
 
 
+@pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gate_and_up_projection_and_activation_are_one_kernel(activation: str) -> None:
-    entering = jnp.asarray(np.random.RandomState(8).standard_normal((ROWS + 8, WIDTH)), jnp.bfloat16)
+def test_norm_gate_and_up_projection_and_activation_are_one_kernel(activation: str, before: bool) -> None:
+    random = np.random.RandomState(8)
+    hidden = jnp.asarray(random.standard_normal((ROWS + 8, WIDTH)) * 3, jnp.float32)
+    norm = norm_of(random, WIDTH) if before else None
 
-    def by_kernel(entering: Array) -> Array:
+    def by_kernel(hidden: Array) -> Array:
         gate, up = OfStack(STACK, jnp.int32(1)), OfStack(STACK[::-1], jnp.int32(1))
-        return gated(entering, gate, up, activation, interpret=INTERPRETED)
+        return gated(hidden, norm, gate, up, activation, interpret=INTERPRETED)
 
-    found = jax.jit(by_kernel)(entering)
+    found = jax.jit(by_kernel)(hidden)
     assert not races_found()
+    entering = hidden if norm is None else rms_norm(hidden, *norm)
     assert_close(found, ACTIVATIONS[activation](project(entering, STACK[1])) * project(entering, STACK[::-1][1]))

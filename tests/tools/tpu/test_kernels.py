@@ -17,11 +17,11 @@ target = target_named("v6e")
 prepare_environment(target)
 import sys
 import jax.numpy as jnp
-from model.layers.linear import OfStack
+from model.layers.linear import OfStack, RMSNorm
 from model.attention.contract import ItemSlots, StepPrefixes
 from model.attention.tpu.attention import TPUAttention
 from tools.tpu.compiler import Compiler, shape
-from model.layers.rotation import HeadNorm, RotaryEmbedding
+from model.layers.rotation import RotaryEmbedding
 
 (H, D), K, T, S, N, B, L = map(int, sys.argv[1].split("x")), 8, 2048, 4096, 160, 256, 28
 rows, own, slots, tile = shape((T,), "int32"), shape((T, K, D), "bfloat16"), shape((S,), "int32"), T // 128
@@ -29,6 +29,7 @@ attention = TPUAttention()
 pool = shape((L, K, B, 256, attention.pool_head_dim(D)), "bfloat16")
 table, counts = shape((tile, N), "int32"), shape((tile,), "int32")
 queries, angles = shape((T, H, D), "bfloat16"), shape((T, D // 2), "float32")
+entering = shape((T, 1024), "float32"), shape((1024,), "bfloat16")
 behind = pool, pool, shape((), "int32"), table, counts, rows
 def prefix(q, pool_keys, pool_values, layer, *tiles):
     return attention.prefix(StepPrefixes(256, *tiles))(q, pool_keys, pool_values, layer)
@@ -38,12 +39,14 @@ def extension(q, k, v, of, begins, at, pool_keys, pool_values, layer, *tiles):
 def packed(q, k, v, ranges):
     return attention.packed(ranges)(q, k, v)
 def rotation(projected, weight, cos, sin):
-    return attention.rotation(RotaryEmbedding(cos, sin)).heads(projected, D, HeadNorm(weight, 1e-6), "bfloat16")
-def projection(entering, stack, weight, cos, sin):
-    of_stack, norm = OfStack(stack, jnp.int32(3)), HeadNorm(weight, 1e-6)
-    return attention.rotation(RotaryEmbedding(cos, sin)).projected(entering, of_stack, D, norm)
-def gate(entering, stack):
-    return attention.gated(entering, OfStack(stack, jnp.int32(0)), OfStack(stack, jnp.int32(1)), "silu")
+    return attention.rotation(RotaryEmbedding(cos, sin)).heads(projected, D, RMSNorm(weight, 1e-6), "bfloat16")
+def projection(hidden, before, stack, own, weight, cos, sin):
+    stacks, norm = [OfStack(one, jnp.int32(3)) for one in (stack, own, own)], RMSNorm(weight, 1e-6)
+    rotation = attention.rotation(RotaryEmbedding(cos, sin))
+    return rotation.project_qkv(hidden, RMSNorm(before, 1e-6), stacks, [norm, norm], D)
+def gate(hidden, before, stack):
+    of_stack = OfStack(stack, jnp.int32(0))
+    return attention.gated(hidden, RMSNorm(before, 1e-6), of_stack, of_stack, "silu")
 def store(pool, rows, layer, places):
     return attention.stored(pool, rows, layer, places)
 match sys.argv[2]:
@@ -56,12 +59,12 @@ match sys.argv[2]:
     case "rotation":
         function, arguments = rotation, (shape((T, H * D), "float32"), shape((D,), "bfloat16"), angles, angles)
     case "projection":
-        width, stack = shape((T, 1024), "bfloat16"), shape((L, 1024, H * D), "bfloat16")
-        function, arguments = projection, (width, stack, shape((D,), "bfloat16"), angles, angles)
+        stacks = shape((L, 1024, H * D), "bfloat16"), shape((L, 1024, K * D), "bfloat16")
+        function, arguments = projection, (*entering, *stacks, shape((D,), "bfloat16"), angles, angles)
     case "gate":
-        function, arguments = gate, (shape((T, 1024), "bfloat16"), shape((L, 1024, 3072), "bfloat16"))
+        function, arguments = gate, (*entering, shape((L, 1024, 3072), "bfloat16"))
     case "narrow gate":
-        function, arguments = gate, (shape((T, 1024), "bfloat16"), shape((L, 1024, 1216), "bfloat16"))
+        function, arguments = gate, (*entering, shape((L, 1024, 1216), "bfloat16"))
     case "store":
         function, arguments = store, (pool, own, shape((), "int32"), shape((tile, 2), "int32"))
 Compiler(target).compile(function, arguments)
