@@ -25,9 +25,10 @@ class ExpectedOutput:
     min_scale: float = 0.0  # errors are relative to this root mean square at least, for rows that may be all near zero
     states_of: ServedDecoder | None = None  # rows are final states behind all layers, compared after the final norm
     shaken: Callable[[], Floats] | None = None
-    """Computes the rows with larger rounding errors; for models where these decide which experts a token passes. There,
-    a right program may be far off in some rows, so the median row counts.
-    """
+    """Computes the rows with larger rounding errors."""
+    of_median: bool = False
+    """Whether the median row counts: where rounding errors decide which experts a token passes, a right program may be
+    far off in some rows."""
 
     def error_of(self, output: ArrayLike) -> float:
         """Return the largest error of a row, or that of the median row, relative to the row; infinite where a number
@@ -45,7 +46,7 @@ class ExpectedOutput:
         errors = _root_mean_square(difference) / scale
         if not np.isfinite(errors).all():
             return np.inf
-        return float(errors.max() if self.shaken is None else np.median(errors))
+        return float(np.median(errors) if self.of_median else errors.max())
 
 
 Case = tuple[tuple[ArrayLike, ...], tuple[ExpectedOutput, ...]]

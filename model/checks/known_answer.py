@@ -26,12 +26,13 @@ from model.platforms import Platform
 
 PROGRAM_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 """Largest error of a row of a program's output, relative to its norm. docs/log.md has the errors of right programs."""
-MODEL_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
-"""Largest error of a final state behind all layers, whose rounding errors add up, relative to its norm."""
+MODEL_TOLERANCE = {"float32": 1e-3, "bfloat16": 2e-2}
+"""The error of a final state behind all layers that is always allowed, relative to its norm."""
 
 SHAKEN = 2.0
-"""How many times the error of a final state may be that of NumPy's own, if the last places of its numbers are changed.
-This is for mixtures of experts: a token that could as well pass another expert may pass it here.
+"""How many times the error of a final state may else be that of NumPy's own, if the last places of its numbers are
+changed behind each layer. Rounding errors add up over the layers, by how much depends on the weights; and in a mixture
+of experts, a token that could as well pass another expert may pass it here.
 """
 
 EVERYWHERE = "reading all tokens"
@@ -133,9 +134,9 @@ class ModelChecks(Generic[D]):
 
     def _require(self, what: str, expected: ExpectedOutput, output: ArrayLike) -> None:
         error, tolerance = expected.error_of(output), self._tolerance(expected)
-        if error > tolerance and expected.shaken is not None:
+        if tolerance < error < np.inf and expected.shaken is not None:
             tolerance = max(tolerance, SHAKEN * expected.error_of(expected.shaken()))
-            log.info("rounding errors choose other experts", of=what, error=error, allowed=tolerance)
+            log.info("rounding errors add up", of=what, error=error, allowed=tolerance)
         if error > tolerance:
             raise KnownAnswerError(
                 f"{what} differs from NumPy's by {error:.2g} of its size, where {tolerance:g} is allowed "

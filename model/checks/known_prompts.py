@@ -82,8 +82,8 @@ def contents(groups: Sequence[GroupWork]) -> Iterator[Content]:
 
 def expected_states(decoder: ServedDecoder, states: Callable[..., Floats]) -> ExpectedOutput:
     """Return final states that programs must compute. states: computes them in NumPy, also ``shaken``."""
-    shaken = None if decoder.config.mixture is None else partial(states, shaken=True)
-    return ExpectedOutput(states(), states_of=decoder, shaken=shaken)
+    of_median = decoder.config.mixture is not None
+    return ExpectedOutput(states(), states_of=decoder, shaken=partial(states, shaken=True), of_median=of_median)
 
 
 def prompt_states(decoder: ServedDecoder, groups: Sequence[GroupWork], *, shaken: bool = False) -> list[Floats]:

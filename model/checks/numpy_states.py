@@ -36,12 +36,12 @@ def final_states(
         of_kind = config.recurrent[:number].count(is_recurrent)
         if is_recurrent:
             hidden = numpy_recurrence.through(decoder.recurrent_layer(of_kind), hidden, before)
-            continue
-        # The angles of layers with a window come last, where they differ.
-        layer, rotary = decoder.layer(of_kind), of_kinds[-1 if is_windowed else 0]
-        seen = within if is_windowed else visible
-        attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), seen, dtype)
-        hidden = output_mlp(layer, hidden, attended.out)
+        else:
+            # The angles of layers with a window come last, where they differ.
+            layer, rotary = decoder.layer(of_kind), of_kinds[-1 if is_windowed else 0]
+            seen = within if is_windowed else visible
+            attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), seen, dtype)
+            hidden = output_mlp(layer, hidden, attended.out)
         if shaken:
             hidden *= 1 + last_place * random.standard_normal(hidden.shape, np.float32)
     return hidden

@@ -144,12 +144,16 @@ class StackedDecoder(DecoderParts):
         )
 
     def layer(self, number: int) -> Layer:
-        """Return one layer as a module over copies of its weights: on the host, if several chips have them."""
-        return self.layer_of([self._copied(leaf, number) for leaf in self._apart(self.weights)[0]])
+        """Return one layer as a module over copies of its weights in the host's memory.
+
+        Beside the pool, a device has room for a tensor of a large layer, but not for all of them.
+        """
+        copied: list[Any] = [on_host(leaf, number) for leaf in self._apart(self.weights)[0]]
+        return self.layer_of(copied)
 
     def recurrent_layer(self, number: int) -> RecurrentLayer:
         """Return one of the recurrent layers in the same way. Its channels are in the order of the checkpoint."""
-        copied = [self._copied(leaf, number) for leaf in self._apart(self.weights)[1]]
+        copied: list[Any] = [on_host(leaf, number) for leaf in self._apart(self.weights)[1]]
         if self.chips is not None:
             ranges = Shares.of(self.config, self.chips.count).channels
             order = np.argsort(np.concatenate([np.arange(*own) for of_chip in ranges for own in of_chip]))
@@ -170,9 +174,6 @@ class StackedDecoder(DecoderParts):
         if isinstance(layer.mlp, MLP):
             layer.mlp.gated = self.attention.gated
         return layer
-
-    def _copied(self, leaf: Array, number: int) -> Any:
-        return leaf[number] if self.chips is None else on_host(leaf, number)
 
     def _apart(self, weights: Sequence[Array]) -> tuple[Sequence[Array], Sequence[Array], Sequence[Array]]:
         """Return the weights of layers with attention, of recurrent layers, and of the embedding."""

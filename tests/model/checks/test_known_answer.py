@@ -17,7 +17,7 @@ from model.attention.contract import causal
 from model.buckets import Buckets, LengthBucket
 from model.checks import numpy_decoder
 from model.checks.known_answer import KnownAnswerError, ModelChecks
-from model.checks.known_prompts import known_prompt
+from model.checks.known_prompts import known_alone, known_prompt, prompt_states
 from model.checks.numpy_states import final_states
 from model.engine import Engine
 from model.executable_table import ExecutableTable
@@ -301,6 +301,18 @@ def test_a_right_model_passes_the_known_prompt(dtype: DType, small_step: Loaded)
     engine = small_step("tied", dtype)
     engine.check_model()
     assert not engine.prefix_cache.blocks.used, "the known prompt's block is free again"
+
+
+def test_what_rounding_would_not_do_is_detected_in_bfloat16(small_step: Loaded) -> None:
+    """What is allowed behind all layers is what NumPy's own numbers differ by if their last places change."""
+    forward: Any = small_step("tied", "bfloat16").forward
+    decoder = forward._decoder
+    known, checks = known_alone(decoder.config.vocabulary), ModelChecks(decoder, PLATFORM)
+    states = np.stack([of_row[-1] for of_row in prompt_states(decoder, known.prompts)])
+    noise = np.random.default_rng(0).standard_normal(states.shape, np.float32) * np.sqrt(np.mean(states**2))
+    checks.compare(known, {"serial": states + 0.01 * noise})
+    with pytest.raises(KnownAnswerError, match=r"a known prompt scored by serial differs from NumPy's by 0\.0"):
+        checks.compare(known, {"serial": states + 0.06 * noise})
 
 
 def _a_layer_left_out(forward: LayerwiseForward) -> None:
