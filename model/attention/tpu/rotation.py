@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 
 from model.attention.tpu.projection import Projection, product, projected
 from model.layers.linear import RMSNorm, Weight
-from model.layers.rotation import ProjectQKV, RotaryEmbedding, split
+from model.layers.rotation import RotaryEmbedding, split
 
 ROTATION, QKV = "scoreline_rotation", "scoreline_qkv"
 """The names of the kernel of heads that are projected already, and of that which projects them."""
@@ -43,12 +43,7 @@ class TPURotation:
         cos, sin = lax.optimization_barrier(both)  # type: ignore[no-untyped-call]
         return cls(cos, sin, interpret)
 
-    @property
-    def project_qkv(self) -> ProjectQKV | None:
-        """See :class:`model.layers.rotation.Rotation`."""
-        return self._qkv
-
-    def _qkv(
+    def project_qkv(
         self,
         hidden: Array,
         norm: RMSNorm | None,
@@ -56,6 +51,7 @@ class TPURotation:
         of_heads: Sequence[RMSNorm | None],
         head_dim: int,
     ) -> tuple[Array, Array, Array]:
+        """See :data:`model.layers.rotation.ProjectQKV`."""
         query_weight, key_weight, value_weight = weights
         rotated = [
             self._rotated([weight], weight.shape[1], norm_of)

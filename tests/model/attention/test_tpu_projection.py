@@ -74,9 +74,7 @@ def test_queries_keys_and_values_are_one_kernel_with_the_norm_before_them(
     norms = [norm_of(random), norm_of(random)] if of_heads else [None, None]
 
     def by_kernel(hidden: Array, number: Array) -> tuple[Array, ...]:
-        project_qkv = TPURotation.of(rotary(rows), interpret=INTERPRETED).project_qkv
-        assert project_qkv is not None
-        return project_qkv(hidden, norm, stacks(number), norms, D)
+        return TPURotation.of(rotary(rows), interpret=INTERPRETED).project_qkv(hidden, norm, stacks(number), norms, D)
 
     queries, keys, values = jax.jit(by_kernel)(hidden, jnp.int32(2))
     assert not races_found()
@@ -95,9 +93,8 @@ def test_a_row_is_projected_to_the_same_bits_beside_other_rows() -> None:
     norm, norms = norm_of(random, WIDTH), [norm_of(random), norm_of(random)]
 
     def by_kernel(hidden: Array, cos: Array, sin: Array) -> Array:
-        project_qkv = TPURotation.of(RotaryEmbedding(cos, sin), interpret=INTERPRETED).project_qkv
-        assert project_qkv is not None
-        return jnp.concatenate(project_qkv(hidden, norm, stacks(jnp.int32(0)), norms, D), axis=1)
+        rotation = TPURotation.of(RotaryEmbedding(cos, sin), interpret=INTERPRETED)
+        return jnp.concatenate(rotation.project_qkv(hidden, norm, stacks(jnp.int32(0)), norms, D), axis=1)
 
     found = jax.jit(by_kernel)(hidden, cos, sin)
     again = jax.jit(by_kernel)(hidden[order].at[: ROWS // 2].multiply(100), cos[order], sin[order])

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from model.attention.tpu.gate import GATE
+from model.attention.tpu.rotation import QKV
 from model.platforms import Platform
 from settings.engine import EngineSettings
 from tests.model.devices import stand_in
@@ -31,6 +33,9 @@ def test_the_calls_of_the_target_are_those_of_full_steps() -> None:
     # A visit brings 512 of the query's 2,000 tokens to one of 8 key heads, and the softmax begins once for 4 visits.
     assert frequencies[f"{KERNEL}/loop0"] == 4 * 8
     assert frequencies[f"{KERNEL}/region0"] == 0.25
+    # The kernel turns for two heads at a time: 8 times for queries, 4 for keys and for values. The first norms rows.
+    assert [frequencies[f"{QKV}/region{n}"] * 16 for n in range(4)] == [1, 7, 4, 4]
+    assert [frequencies[f"{GATE}/region{n}"] * 12 for n in range(2)] == [1, 11]
 
 
 @pytest.mark.parametrize(("name", "visited"), [("packed_segment", 992), ("packed_dense", 3_200)])
