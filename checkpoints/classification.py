@@ -15,6 +15,16 @@ SUFFIX = "ForSequenceClassification"
 """The end of the name of an architecture with classes."""
 
 
+FIELDS = (
+    "id2label",
+    "num_labels",
+    "problem_type",
+    "sentence_transformers",
+    "sbert_ce_default_activation_function",
+)
+"""The fields of a configuration that say something of classes."""
+
+
 class Activation(StrEnum):
     """How the outputs of a head become scores."""
 

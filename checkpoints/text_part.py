@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from checkpoints.classification import FIELDS
+
 Tensor = TypeVar("Tensor")
 
 SAVED = "jev"
@@ -14,16 +16,17 @@ SAVED = "jev"
 class _TextPart(NamedTuple):
     """How a family of such checkpoints names its text part."""
 
-    whole: str  # the class of the whole model
-    text: str  # the class that computes next-token logits of its text part
+    classes: Mapping[str, str]  # those of the whole model, and those of its text part that compute the same
     is_tied: bool  # whether the head is the embedding, where the whole model does not say so
     defaults: Mapping[str, Any]  # of HuggingFace, since published files leave out what is one
 
 
 _TEXT_PARTS = {
     "gemma3": _TextPart(
-        "Gemma3ForConditionalGeneration",
-        "Gemma3ForCausalLM",
+        {
+            "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
+            "Gemma3ForSequenceClassification": "Gemma3TextForSequenceClassification",
+        },
         True,
         {
             "model_type": "gemma3_text",
@@ -36,8 +39,10 @@ _TEXT_PARTS = {
         },
     ),
     "qwen3_5": _TextPart(
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5ForCausalLM",
+        {
+            "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
+            "Qwen3_5ForSequenceClassification": "Qwen3_5TextForSequenceClassification",
+        },
         False,
         {
             "model_type": "qwen3_5_text",
@@ -51,6 +56,9 @@ _TEXT_PARTS = {
     ),
 }
 """By ``model_type``."""
+
+_OF_WHOLE = ("quantization_config", *FIELDS)
+"""The fields of the whole model that say something of its text part or of its head."""
 
 _PREFIXES = {"language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head": "lm_head"}
 """How the names of the text part's tensors begin, in older and newer files, and how they begin in a model of text."""
@@ -70,11 +78,10 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     part, text = _TEXT_PARTS.get(str(config.get("model_type"))), config.get("text_config")
     if part is None or not isinstance(text, dict):
         return config
-    architectures = config.get("architectures")
-    of_whole = {
-        "architectures": [part.text] if architectures == [part.whole] else architectures,
+    named = config.get("architectures")
+    of_whole = {name: config[name] for name in _OF_WHOLE if name in config} | {
+        "architectures": [part.classes.get(str(name), name) for name in named] if isinstance(named, list) else named,
         "tie_word_embeddings": config.get("tie_word_embeddings", part.is_tied),
-        **({"quantization_config": config["quantization_config"]} if "quantization_config" in config else {}),
     }
     return {**part.defaults, **text, **of_whole}
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from checkpoints.classification import SUFFIX
 from checkpoints.decision_head import DecisionHead
 from checkpoints.files import context_length, read_classes, read_config, read_decision_head
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
@@ -253,7 +252,7 @@ class DecoderConfig:
         family = FAMILIES[self.family]
         biases = {"attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias}
         return {
-            "architectures": [_with_classes(family.architecture) if self.classes else family.architecture],
+            "architectures": [family.classifier if self.classes else family.architecture],
             **({"num_labels": self.classes} if self.classes else {}),
             "model_type": self.family,
             "vocab_size": self.vocabulary,
@@ -324,13 +323,8 @@ _CHANGES_OF_NUMBERS = {
 """Fields with which other families change numbers on their way, and the values that change none."""
 
 
-def _with_classes(architecture: str) -> str:
-    """Return the class of the same decoder that has a head for classes."""
-    return architecture.removesuffix("ForCausalLM") + SUFFIX
-
-
 def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family, *, may_be_a_body: bool) -> None:
-    known = [_with_classes(family.architecture)] if family.has_classes else []
+    known = [family.classifier] if family.classifier else []
     if may_be_a_body:
         known = [family.architecture.replace("ForCausalLM", end) for end in ("Model", "TextModel")]
     if fields.get("architectures") not in ([name] for name in known):

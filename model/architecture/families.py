@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from checkpoints.classification import SUFFIX
+
 
 class QKNorm(StrEnum):
     """What of queries and keys is normed together."""
@@ -45,7 +47,8 @@ class Family:
     is_gemma: bool = False  # embeddings are multiplied by the root of their width, scores by a number of their own
     is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
     has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
-    has_classes: bool = True  # it is also served with a head for classes
+    has_classes: bool = True  # HuggingFace has it with a head for classes, too
+    text: str = ""  # what distinguishes the name of that class from the one of a model that takes pictures
     scalings: tuple[str, ...] = ("linear", "llama3", "yarn")  # how a configuration may stretch positions
     always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
     bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
@@ -57,6 +60,11 @@ class Family:
     # The share of each head that positions rotate, of configurations that leave it out; None: they may name no other.
     turned: float | None = None
 
+    @property
+    def classifier(self) -> str | None:
+        """The class of the same decoder with a head for classes; None if there is none."""
+        return self.architecture.replace("ForCausalLM", self.text + SUFFIX) if self.has_classes else None
+
 
 FAMILIES = {
     "gemma3_text": Family(
@@ -66,7 +74,7 @@ FAMILIES = {
         norm_offset=1.0,
         activation="gelu_pytorch_tanh",
         is_gemma=True,
-        has_classes=False,
+        text="Text",
         bias_fields=frozenset({"attention_bias"}),
         head_dim=256,
         windows=Windows(4096, pattern=6, reads_pattern=True, bases=(1_000_000.0, 10_000.0)),
@@ -89,7 +97,6 @@ FAMILIES = {
         "Olmo3ForCausalLM",
         qk_norm=QKNorm.ALL_HEADS,
         norms=Norms.AFTER,
-        has_classes=False,
         bias_fields=frozenset({"attention_bias"}),
         windows=Windows(4096, pattern=4, bases=(500_000.0, 500_000.0)),
     ),
@@ -114,7 +121,7 @@ FAMILIES = {
         "Qwen3_5ForCausalLM",
         qk_norm=QKNorm.HEAD,
         norm_offset=1.0,
-        has_classes=False,
+        text="Text",
         scalings=(),
         head_dim=256,
         kv_heads=4,

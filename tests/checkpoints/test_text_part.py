@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from checkpoints.classification import Activation, Classes
+from checkpoints.files import read_classes
 from checkpoints.text_part import text_config, text_tensors
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
@@ -129,7 +131,7 @@ def test_the_fields_of_the_text_part_are_read_with_the_defaults_of_huggingface()
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"architectures": ["Gemma3ForSequenceClassification"]}, "architectures"),
+        ({"architectures": ["Gemma3ForTokenClassification"]}, "architectures"),
         ({"model_type": "gemma3n"}, "model_type 'gemma3n'"),
         ({"text_config": "all of it"}, "model_type 'gemma3'"),
     ],
@@ -137,6 +139,20 @@ def test_the_fields_of_the_text_part_are_read_with_the_defaults_of_huggingface()
 def test_another_model_is_refused_by_the_name_of_a_field(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedModelError, match=named):
         DecoderConfig.from_huggingface(text_config(GEMMA_3_12B | changes))
+
+
+@pytest.mark.parametrize(
+    ("fields", "architecture"),
+    [(GEMMA_3_12B, "Gemma3ForSequenceClassification"), (QWEN35_08B, "Qwen3_5ForSequenceClassification")],
+)
+def test_the_whole_model_says_what_its_classes_are(fields: dict[str, Any], architecture: str) -> None:
+    """What the text part says of its two labels is HuggingFace's default, and not read."""
+    text = fields["text_config"] | {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
+    names = {"0": "good", "1": "bad", "2": "neither"}
+    found = text_config(fields | {"architectures": [architecture], "text_config": text, "id2label": names})
+    assert read_classes(found) == Classes(("good", "bad", "neither"), Activation.SOFTMAX)
+    config = DecoderConfig.from_huggingface(found)
+    assert (config.classes, config.tied) == (3, False)
 
 
 @pytest.mark.parametrize(("whole", "text"), [(True, False), (False, True), (None, False)])

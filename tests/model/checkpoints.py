@@ -142,6 +142,9 @@ CLASSIFIERS = {
     "mistral with three classes": replace(_SMALL, family="mistral", classes=3),
     "olmo2 with three classes": replace(_SMALL, family="olmo2", classes=3),
     "phi3 with two classes": replace(_SMALL, family="phi3", classes=2),
+    "gemma3 with three classes": replace(VARIANTS["gemma3"], classes=3, tied=False),
+    "olmo3 with two classes": replace(VARIANTS["olmo3"], classes=2, tied=False),
+    "qwen35 with three classes": replace(VARIANTS["qwen35"], classes=3, tied=False),
 }
 """The families with a head for classes."""
 
