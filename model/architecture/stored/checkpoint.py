@@ -11,7 +11,8 @@ from types import EllipsisType
 import numpy as np
 from safetensors import SafetensorError
 
-from model.architecture.stored.encoding import Array, Encoding, Part, Shape, StoredWeight, plain
+from model.architecture.stored.encoding import ROWS_TOGETHER, Array, Encoding, Part, Shape, StoredWeight, plain
+from model.architecture.stored.fused import Fused, RowNumbers, rows_in_all, weight_of_rows
 from model.architecture.stored.tensors import Tensors, WeightsError, stored_bytes
 
 READ_BYTES = 2**24
@@ -20,29 +21,34 @@ READ_BYTES = 2**24
 DECODED_BYTES = 2**20
 """Bytes of a quantised weight in float32 that are computed at a time."""
 
-_ROWS_TOGETHER = 8
-"""Rows of quantised weights are computed in multiples of this number, since some formats have so many in a word."""
-
 
 class StoredCheckpoint:
     """The tensors of a checkpoint, and the fingerprint of those that were read."""
 
     def __init__(
-        self, directory: Path, tensors: Tensors, encoding: Encoding | None, shapes: Mapping[str, Shape]
+        self,
+        directory: Path,
+        tensors: Tensors,
+        encoding: Encoding | None,
+        shapes: Mapping[str, Shape],
+        fused: Fused,
     ) -> None:
-        """shapes: of all weights that the decoder wants, by HuggingFace's names. Nothing is read."""
+        """shapes: of all weights that the decoder wants, by HuggingFace's names; fused: the quantised weights that hold
+        several of these. Nothing is read.
+        """
         self._directory = directory
         self._tensors = tensors
         self._encoding = encoding
         self._shapes = shapes
         self._digest = hashlib.sha256()
-        self._weights = {name: self._stored(name) for name in shapes}
+        of_several = {part: weight for name, parts in fused.items() for part, weight in self._parts_of(name, parts)}
+        self._weights = {name: of_several.get(name) or self._stored(name, shape) for name, shape in shapes.items()}
         self._parts = {part.name: part for weight in self._weights.values() for part in weight.parts}
 
     @property
     def bytes(self) -> int:
         """Bytes of all tensors that are read."""
-        return sum(stored_bytes(self._tensors[name]) for name in self._parts)
+        return sum(stored_bytes(self._tensors[part.name]) for weight in self._weights.values() for part in weight.parts)
 
     @property
     def fingerprint(self) -> str:
@@ -75,8 +81,14 @@ class StoredCheckpoint:
             rows = slice(start, min(start + count, shape[0]))
             yield rows, weight.decode(found | {part: self._read(part, rows, on_bytes) for part in streamed}, rows)
 
-    def _stored(self, name: str) -> StoredWeight:
-        shape = self._shapes[name]
+    def _parts_of(self, name: str, parts: Mapping[str, RowNumbers]) -> Iterator[tuple[str, StoredWeight]]:
+        """Yield how the weights are stored that a quantised one holds, by their names."""
+        shape = rows_in_all(parts), *self._shapes[next(iter(parts))][1:]
+        whole = self._stored(name, shape)
+        for part, numbers in parts.items():
+            yield part, weight_of_rows(whole, shape[0], numbers)
+
+    def _stored(self, name: str, shape: Shape) -> StoredWeight:
         may_be_quantised = self._encoding is not None and len(shape) == 2
         quantised = self._encoding.weight(name, shape, self._tensors) if may_be_quantised and self._encoding else None
         return quantised or plain(name, shape)
@@ -98,7 +110,7 @@ class StoredCheckpoint:
         if len(self._weights[name].parts) == 1:
             return max(1, READ_BYTES * shape[0] // max(1, stored_bytes(self._tensors[name])))
         row_bytes = 4 * math.prod(shape[1:])
-        return max(1, DECODED_BYTES // row_bytes // _ROWS_TOGETHER) * _ROWS_TOGETHER
+        return max(1, DECODED_BYTES // row_bytes // ROWS_TOGETHER) * ROWS_TOGETHER
 
     def _read(self, name: str, rows: slice | EllipsisType, on_bytes: Callable[[int], None]) -> Array:
         """Read some rows of a tensor, or all of it, for the fingerprint, too."""

@@ -15,6 +15,9 @@ Shape = tuple[int, ...]
 
 PLAIN_DTYPES = ("BF16", "F16", "F32")
 
+ROWS_TOGETHER = 8
+"""Rows of quantised weights are computed in multiples of this number, since some formats have so many in a word."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -32,8 +35,9 @@ class StoredWeight:
 
     parts: tuple[Part, ...]  # at most one of them is read by rows, and that is the last one
     decode: Callable[[Mapping[str, Array], slice], Array]
-    """Takes the parts by name and a range of rows; returns these rows of the weight. Of a part that is read by rows, it
-    gets just these rows. Raises :class:`model.architecture.stored.tensors.WeightsError`.
+    """Takes the parts by name and a range of rows; returns these rows of the weight. The range begins and ends at
+    multiples of :data:`ROWS_TOGETHER`, or at the end of the weight. Of a part that is read by rows, it gets just these
+    rows. Raises :class:`model.architecture.stored.tensors.WeightsError`.
     """
 
 

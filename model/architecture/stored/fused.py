@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from model.architecture.stored.encoding import ROWS_TOGETHER, Array, StoredWeight
 from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -75,6 +77,23 @@ def rows_in_all(parts: Mapping[str, RowNumbers]) -> int:
 def rows_of(tensor: Tensor, parts: Mapping[str, RowNumbers]) -> dict[str, Tensor]:
     """Return the rows of a tensor that are those of each part, by the names of parts."""
     return {part: RowsOf(tensor, rows) for part, rows in parts.items()}
+
+
+def weight_of_rows(whole: StoredWeight, count: int, numbers: RowNumbers) -> StoredWeight:
+    """Return how a weight is stored that is some rows of a quantised one, which has so many rows.
+
+    What the quantised one is computed from is read at once, and for each of its weights again.
+    """
+    by_rows = {part.name for part in whole.parts if part.by_rows}
+
+    def decode(found: Mapping[str, Array], rows: slice) -> Array:
+        wanted = numbers[rows]
+        first = int(wanted[0]) // ROWS_TOGETHER * ROWS_TOGETHER
+        span = slice(first, min(count, -(-(int(wanted[-1]) + 1) // ROWS_TOGETHER) * ROWS_TOGETHER))
+        parts = {name: part[span] if name in by_rows else part for name, part in found.items()}
+        return whole.decode(parts, span)[wanted - first]
+
+    return StoredWeight(tuple(replace(part, by_rows=False) for part in whole.parts), decode)
 
 
 def joined(arrays: Arrays, fused: Fused) -> Arrays:

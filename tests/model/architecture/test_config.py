@@ -195,7 +195,6 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
         ({"query_pre_attn_scalar": 256}, "query_pre_attn_scalar 256"),
         ({"residual_multiplier": 0.22}, "residual_multiplier 0.22"),
         ({"lm_head_bias": True}, "lm_head_bias True"),
-        ({**PHI3, "quantization_config": {"quant_method": "fp8"}}, "quantization_config is not implemented for phi3"),
         ({**PHI3, "rope_scaling": {"type": "yarn"}, "rope_parameters": None}, "rope_scaling.rope_type 'yarn'"),
         ({**PHI3, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "only 'default'"),
         ({**GRANITE, "architectures": ["GraniteForSequenceClassification"]}, "architectures"),

@@ -20,6 +20,7 @@ from tests.model.architecture.stored.writers import (
 from tests.model.checkpoints import Tensors
 
 ATTENTION = r"model\.layers\..*self_attn\..*_proj"
+RECURRENT = r"model\.layers\..*(_proj|in_proj_qkv|in_proj_z)"
 ALL_LINEAR = r"(model\.layers\..*_proj|lm_head)"
 
 _FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3"}
@@ -73,6 +74,26 @@ CASES = {
     "fp8 blocks of experts": Case(
         _FP8 | {"weight_block_size": [32, 48]}, fp8((32, 48), "weight_scale_inv"), model="qwen3 moe"
     ),
+    "fp8 blocks of several projections": Case(
+        _FP8 | {"weight_block_size": [32, 48]}, fp8((32, 48), "weight_scale_inv"), model="phi3"
+    ),
+    "fp8 blocks of recurrent layers": Case(
+        _FP8 | {"weight_block_size": [24, 32], "modules_to_not_convert": ["linear_attn.in_proj_a"]},
+        fp8((24, 32), "weight_scale_inv"),
+        RECURRENT,
+        model="qwen35",
+    ),
+    "int4 of several projections": Case(
+        _compressed("pack-quantized", _INT4 | {"symmetric": False}), packed_bits(4, 32, symmetric=False), model="phi3"
+    ),
+    "int8 of recurrent layers": Case(
+        _compressed("int-quantized", _INT8, ignore=["lm_head", "re:.*in_proj_[ab]$"]),
+        eight_bits(None, symmetric=True),
+        RECURRENT,
+        model="qwen35",
+    ),
+    "awq of several projections": Case(_AWQ, awq(32), model="phi3"),
+    "gptq of recurrent layers": Case(_GPTQ, gptq(4, 32, symmetric=False), RECURRENT, model="qwen35"),
     "fp8 whole": Case(
         _FP8 | {"weight_block_size": None},
         _with_scales_of_activations(fp8(None, "weight_scale_inv", lambda s: s.reshape(())), "activation_scale"),
