@@ -1,4 +1,7 @@
-"""Weights in FP8: ``quant_method`` ``fp8``, with a scale for each block, each output, or the whole weight."""
+"""Weights in FP8: ``quant_method`` ``fp8``, with a scale for each block, each output, or the whole weight.
+
+NVIDIA's Model Optimizer calls it ``modelopt``, and says the rest in ``quant_algo``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,13 @@ from model.architecture.stored.tensors import FLOAT8, Tensors
 ACTIVATION_SCALES = (".input_scale", ".activation_scale", ".output_scale", ".input_zero_point")
 """With these, other engines quantise activations. Here activations are not quantised."""
 
+_CACHE_SCALES = (".k_scale", ".v_scale")
+"""With these, other engines quantise the keys and values of prefixes, which are not quantised here either."""
+
 _DEFAULT_BLOCK = [128, 128]
+
+_OPTIMIZED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN")
+"""The values of ``quant_algo`` that are read: with a scale for the whole weight, and for each output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,15 @@ class Fp8:
             fields.require(field, only)
         return cls(block_of(fields, "weight_block_size", _DEFAULT_BLOCK))
 
+    @classmethod
+    def of_model_optimizer(cls, fields: ConfigurationReader) -> Fp8:
+        """Read a ``quantization_config`` of the Model Optimizer. Raises UnsupportedModelError."""
+        found = fields.get("quant_algo")
+        if str(found).upper() not in _OPTIMIZED:
+            only = " and ".join(_OPTIMIZED)
+            raise UnsupportedModelError(f"{fields.named('quant_algo')} {found!r} is not implemented, only {only}")
+        return cls((_DEFAULT_BLOCK[0], _DEFAULT_BLOCK[1]))
+
     def weight(self, name: str, shape: Shape, tensors: Tensors) -> StoredWeight | None:
         """See :class:`model.architecture.stored.encoding.Encoding`."""
         if is_plain(name, tensors):
@@ -42,7 +60,7 @@ class Fp8:
 
     def unused(self, name: str, tensors: Tensors) -> bool:
         """See :class:`model.architecture.stored.encoding.Encoding`."""
-        return name.endswith(ACTIVATION_SCALES)
+        return name.endswith((*ACTIVATION_SCALES, *_CACHE_SCALES))
 
 
 def block_of(fields: ConfigurationReader, name: str, default: list[int]) -> Block:

@@ -17,6 +17,7 @@ FIELD = "quantization_config"
 FORMATS: dict[str, Callable[[ConfigurationReader], Encoding]] = {
     "fp8": Fp8.of,
     "fbgemm_fp8": Fp8.of,
+    "modelopt": Fp8.of_model_optimizer,
     "compressed-tensors": CompressedTensors.of,
     "awq": Awq.of,
     "gptq": Gptq.of,

@@ -25,6 +25,12 @@ ALL_LINEAR = r"(model\.layers\..*_proj|lm_head)"
 
 _FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3"}
 _AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}
+_MODEL_OPTIMIZER = {
+    "quant_method": "modelopt",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}},
+    "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    "ignore": ["lm_head"],
+}
 _GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True}
 
 
@@ -106,6 +112,15 @@ CASES = {
         {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]},
         fp8((1, 0), "weight_scale"),
         ATTENTION,
+    ),
+    "model optimizer": Case(
+        _MODEL_OPTIMIZER | {"quant_algo": "FP8"},
+        _with_scales_of_activations(
+            _with_scales_of_activations(fp8(None, "weight_scale", lambda s: s.reshape(())), "input_scale"), "k_scale"
+        ),
+    ),
+    "model optimizer by channel": Case(
+        _MODEL_OPTIMIZER | {"quant_algo": "fp8_per_channel_per_token"}, fp8((1, 0), "weight_scale"), model="llama"
     ),
     "float by tensor": Case(
         _compressed("float-quantized", _FLOAT | {"strategy": "tensor"}),
