@@ -83,7 +83,9 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
         "architectures": [part.classes.get(str(name), name) for name in named] if isinstance(named, list) else named,
         "tie_word_embeddings": config.get("tie_word_embeddings", part.is_tied),
     }
-    return {**part.defaults, **text, **of_whole}
+    # HuggingFace does not read what the text part says of classes.
+    of_text = {name: each for name, each in text.items() if name not in FIELDS}
+    return {**part.defaults, **of_text, **of_whole}
 
 
 def text_tensors(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

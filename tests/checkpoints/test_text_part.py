@@ -146,10 +146,13 @@ def test_another_model_is_refused_by_the_name_of_a_field(changes: dict[str, Any]
     [(GEMMA_3_12B, "Gemma3ForSequenceClassification"), (QWEN35_08B, "Qwen3_5ForSequenceClassification")],
 )
 def test_the_whole_model_says_what_its_classes_are(fields: dict[str, Any], architecture: str) -> None:
-    """What the text part says of its two labels is HuggingFace's default, and not read."""
-    text = fields["text_config"] | {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
-    names = {"0": "good", "1": "bad", "2": "neither"}
-    found = text_config(fields | {"architectures": [architecture], "text_config": text, "id2label": names})
+    """HuggingFace does not read what the text part says of them."""
+    text = fields["text_config"] | {"id2label": {"0": "on", "1": "off"}, "problem_type": "multi_label_classification"}
+    whole = fields | {"architectures": [architecture], "text_config": text}
+    assert read_classes(text_config(whole | {"num_labels": 4})) == Classes(
+        ("LABEL_0", "LABEL_1", "LABEL_2", "LABEL_3"), Activation.SOFTMAX
+    )
+    found = text_config(whole | {"id2label": {"0": "good", "1": "bad", "2": "neither"}})
     assert read_classes(found) == Classes(("good", "bad", "neither"), Activation.SOFTMAX)
     config = DecoderConfig.from_huggingface(found)
     assert (config.classes, config.tied) == (3, False)

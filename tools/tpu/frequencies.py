@@ -1,10 +1,10 @@
 """How often the parts of programs run that depend on their arguments, computed as the programs themselves do it.
 
-Of kernels that project rows, a part is the turns for one result (:mod:`model.attention.tpu.projection`). The others are
-those of the kernel of :mod:`model.attention.tpu.kernel`, in the order of its schedule: the steps of its grid, the
-windows of a sequence that rows visit, and the runs of chunks that a visit to the pool is computed for. Its regions
-begin and end the softmax of a key head, once for all visits of the pool; those in which rows get a larger reference
-count as never run.
+Of kernels that project rows (:mod:`model.attention.tpu.projection`), the parts are the first turn, if it norms rows,
+and the other turns for each result. The others are those of the kernel of :mod:`model.attention.tpu.kernel`, in the
+order of its schedule: the steps of its grid, the windows of a sequence that rows visit, and the runs of chunks that a
+visit to the pool is computed for. Its regions begin and end the softmax of a key head, once for all visits of the pool;
+those in which rows get a larger reference count as never run.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ class Visits:
         return Visits(self.tiles + other.tiles, self.all_tiles + other.all_tiles)
 
 
-def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int, chips: int = 1) -> tuple[Frequencies, Visits]:
-    """Return how often the parts of a called program run in a layer; block_tokens: of a block of the pool."""
+def frequencies_of(call: Call, config: DecoderConfig, block_tokens: int) -> tuple[Frequencies, Visits]:
+    """Return how often the parts of a called program run in a layer.
+
+    config: what a chip computes; block_tokens: of a block of the pool.
+    """
     frequencies, visits = _of_attention(call, config, block_tokens)
-    return {**frequencies, **_of_projections(config, chips)}, visits
+    return {**frequencies, **_of_projections(config)}, visits
 
 
-def _of_projections(config: DecoderConfig, chips: int) -> Mapping[str, float]:
+def _of_projections(config: DecoderConfig) -> Mapping[str, float]:
     """Return the shares of the turns in which kernels project rows for each of their results."""
-    heads = [config.query_heads // chips, *[max(1, config.kv_heads // chips)] * 2]
-    out = config.mlp_width // chips
+    outs = [heads * config.head_dim for heads in (config.query_heads, config.kv_heads, config.kv_heads)]
     turns = {
-        rotation.QKV: [
-            one * config.head_dim // rotation.columns_of(one * config.head_dim, config.head_dim) for one in heads
-        ],
-        gate.GATE: [out // gate.columns_of(out)],
+        rotation.QKV: [out // rotation.columns_of(out, config.head_dim) for out in outs],
+        gate.GATE: [config.mlp_width // gate.columns_of(config.mlp_width)],
     }
     found = dict[str, float]()
     for name, counts in turns.items():

@@ -182,7 +182,7 @@ class Report:
         return Estimate(total / self._target.clock, exchanged / self._target.clock), visits
 
     def _parts(self, compiled: Compiled, call: Call, engine: WeightlessEngine) -> tuple[list[Part], Visits]:
-        frequencies, visits = frequencies_of(call, engine.config, engine.block_tokens, self._target.chips)
+        frequencies, visits = frequencies_of(call, engine.config, engine.block_tokens)
         kernels = partial(kernel_cycles, self._schedules.of(compiled.module), frequencies)
         target = self._target
         found = parts(compiled.module, frequencies, kernels, target.cycle_bytes, target.cycle_ring_bytes)

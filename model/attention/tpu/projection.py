@@ -28,17 +28,18 @@ ROWS = 256
 TOGETHER = 4
 """Tiles that are computed as one run of code, at most."""
 
-PART = 2048
-"""Rows that are in fast memory at a time, at most."""
-
-PART_BYTES = 24 << 20
-"""Bytes of these rows, at most."""
+PART = 1024
+"""Rows that are in fast memory at a time, at most. Weights are read once for each part, which takes a v6e as long as to
+multiply them with 560 rows."""
 
 COLUMNS = 256
-"""Columns of a turn of the grid, at least: as many as the matrix unit has."""
+"""Columns of the matrix unit."""
+
+VMEM = 56 << 20
+"""Bytes of fast memory that a kernel takes, at most: a v5p has 64 MiB."""
 
 _OTHER_VMEM = 6 << 20
-"""Bytes of fast memory for what is not a block of an array. What a kernel may take, XLA can't keep other arrays in."""
+"""Bytes of these for what is not a block of an array. What a kernel may take, XLA can't keep other arrays in."""
 
 Finish = Callable[[Sequence[Array], Sequence[Array], Sequence[Array]], Array]
 """Returns the result for a tile of rows. It takes the tile's projections [rows, columns] by each of the weights, the
@@ -49,7 +50,7 @@ parts of what each row has, [rows, n], and what is the same for all rows."""
 class Projection:
     """One result of a kernel: what ``finish`` makes of the projections of rows."""
 
-    weights: Sequence[Weight]  # [width, out] each, of one layer; none: it takes the rows themselves
+    weights: Sequence[Weight]  # [width, out] each; none: it takes the rows themselves
     finish: Finish
     columns: int  # of the projections that ``finish`` takes together, which divide ``out``
     of_all: Sequence[Array] = ()  # two-dimensional arrays
@@ -66,17 +67,16 @@ def projected(
 ) -> list[Array]:
     """Return each of the projections of rows [T, width]: bf16 [T, out].
 
-    norm: of the rows, before they are projected; of_rows: arrays [T, n]. ``interpret`` is the parameter of
-    ``pallas_call``.
+    All weights are of the same layer, or arrays of their own. norm: of the rows, before they are projected; of_rows:
+    arrays [T, n]. ``interpret`` is the parameter of ``pallas_call``.
     """
     T, width = entering.shape
     stacks = [[_stacked(weight) for weight in one.weights] for one in projections]
     outs = [of_one[0].shape[1] if of_one else width for of_one in stacks]
     turns = [out // one.columns for out, one in zip(outs, projections, strict=True)]
     firsts = [0, *accumulate(turns)]
-    rows = min(ROWS, T)
-    part = rows * _tiles(T // rows, rows * width * entering.dtype.itemsize)
     (taken,) = {width if of_one else one.columns for of_one, one in zip(stacks, projections, strict=True)}
+    rows = min(ROWS, T)
 
     def column(number: int, turn: Any) -> Any:
         """Return the column of a projection in a turn of the grid. Before and behind its own turns nothing moves."""
@@ -89,26 +89,32 @@ def projected(
         return pl.BlockSpec(array.shape, lambda *_: (0, 0))
 
     of_norm = [] if norm is None else [norm.weight.astype(jnp.float32)[None]]
-    arrays = [entering, *of_rows, *of_norm]
+    fixed, fixed_specs = list(of_norm), [whole(array) for array in of_norm]
+    for number, one in enumerate(projections):
+        fixed += [*[weight.stack for weight in stacks[number]], *one.of_all]
+        of_weight = of_columns(number, (None, width, one.columns), lambda _, column, layer: (layer, 0, column))
+        fixed_specs += [*[of_weight] * len(one.weights), *map(whole, one.of_all)]
+    row_bytes = 2 * (taken * entering.dtype.itemsize + sum(array.shape[1] * array.dtype.itemsize for array in of_rows))
+    row_bytes += 4 * sum(one.columns for one in projections) + (0 if norm is None else 2 * width)
+    fixed_bytes = _OTHER_VMEM + 2 * sum(
+        padded_bytes(spec.block_shape, array.dtype) for array, spec in zip(fixed, fixed_specs, strict=True)
+    )
+    part = rows * tiles_of_part(T // rows, min(PART // rows, (VMEM - fixed_bytes) // (rows * row_bytes)))
+    arrays = [entering, *of_rows, *fixed]
     specs = [
         of_columns(0, (part, taken), lambda part, column, _: (part, 0 if taken == width else column)),
         *[pl.BlockSpec((part, array.shape[1]), lambda part, *_: (part, 0)) for array in of_rows],
-        *map(whole, of_norm),
+        *fixed_specs,
     ]
-    results = []
-    for number, one in enumerate(projections):
-        arrays += [*[weight.stack for weight in stacks[number]], *one.of_all]
-        of_weight = of_columns(number, (None, width, one.columns), lambda _, column, layer: (layer, 0, column))
-        specs += [*[of_weight] * len(one.weights), *map(whole, one.of_all)]
-        results.append(of_columns(number, (part, one.columns), lambda part, column, _: (part, column)))
-    blocks = sum(padded_bytes(spec.block_shape, array.dtype) for array, spec in zip(arrays, specs, strict=True))
-    blocks += sum(padded_bytes(spec.block_shape, jnp.bfloat16) for spec in results)
-    normed_bytes = 0 if norm is None else padded_bytes((part, width), jnp.bfloat16)
+    results = [
+        of_columns(number, (part, one.columns), lambda part, column, _: (part, column))
+        for number, one in enumerate(projections)
+    ]
 
     def kernel(_: Any, *refs: Any) -> None:
         left = iter(refs)
         (rows_in,), of_row, norm_in = _take(left, 1), _take(left, len(of_rows)), _take(left, len(of_norm))
-        own = [(_take(left, len(one.weights)), _take(left, len(one.of_all))) for one in projections]
+        of_each = [(_take(left, len(one.weights)), _take(left, len(one.of_all))) for one in projections]
         outs, kept = _take(left, len(projections)), list(left)
         turn = pl.program_id(1)
 
@@ -117,13 +123,13 @@ def projected(
             if norm is None:
                 return rows_in[at, :]
             if first:
-                own = rows_in[at, :]
-                scale = lax.rsqrt(jnp.mean(own * own, axis=1, keepdims=True) + norm.epsilon)
-                kept[0][at, :] = (own * scale * norm_in[0][...]).astype(jnp.bfloat16)
+                tile = rows_in[at, :]
+                scale = lax.rsqrt(jnp.mean(tile * tile, axis=1, keepdims=True) + norm.epsilon)
+                kept[0][at, :] = (tile * scale * norm_in[0][...]).astype(jnp.bfloat16)
             return kept[0][at, :]
 
         def project(number: int, *, first: bool) -> None:
-            one, (kernels, of_every) = projections[number], own[number]
+            one, (kernels, of_every) = projections[number], of_each[number]
             together = math.gcd(part // rows, TOGETHER)
             same = [array[...] for array in of_every]
 
@@ -166,7 +172,7 @@ def projected(
         compiler_params=pltpu.CompilerParams(
             # The first turn norms rows for the others, and some results wait for their turns.
             dimension_semantics=("parallel", "arbitrary"),
-            vmem_limit_bytes=2 * blocks + normed_bytes + _OTHER_VMEM,
+            vmem_limit_bytes=fixed_bytes + part * row_bytes,
         ),
         interpret=interpret,
         name=name,
@@ -178,10 +184,14 @@ def _stacked(weight: Weight) -> OfStack:
     return weight if isinstance(weight, OfStack) else OfStack(weight[None], jnp.int32(0))
 
 
-def _tiles(tiles: int, tile_bytes: int) -> int:
-    """Return how many of the tiles are in fast memory at a time: a divisor of their number, if one is large enough."""
-    most = max(1, min(PART // ROWS, PART_BYTES // tile_bytes, tiles))
-    return next((count for count in range(most, most // 2, -1) if tiles % count == 0), most)
+def tiles_of_part(tiles: int, most: int) -> int:
+    """Return how many of some tiles are in fast memory at a time.
+
+    It is more than half of what is possible, so that weights are not read too often, and else the number with which the
+    last part has the fewest tiles too many.
+    """
+    most = max(1, min(most, tiles))
+    return min(range(most, most // 2, -1), key=lambda count: -(-tiles // count) * count)
 
 
 def _take(refs: Iterator[Any], count: int) -> list[Any]:

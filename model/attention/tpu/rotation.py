@@ -52,6 +52,7 @@ class TPURotation:
         head_dim: int,
     ) -> tuple[Array, Array, Array]:
         """See :data:`model.layers.rotation.ProjectQKV`."""
+        assert head_dim == self.cos.shape[1], "whole heads are rotated"
         query_weight, key_weight, value_weight = weights
         rotated = [
             self._rotated([weight], weight.shape[1], norm_of)
@@ -66,6 +67,7 @@ class TPURotation:
     def heads(self, projected: Array, head_dim: int, norm: RMSNorm | None, dtype: DTypeLike) -> Array:
         """See :class:`model.layers.rotation.Rotation`."""
         assert jnp.dtype(dtype) == jnp.bfloat16
+        assert head_dim == self.cos.shape[1], "whole heads are rotated"
         (flat,) = self._projected(projected, [self._rotated([], projected.shape[1], norm)], None)
         return split(flat, head_dim)
 
@@ -93,7 +95,7 @@ class TPURotation:
 
 
 def columns_of(out: int, head_dim: int) -> int:
-    """Return the columns of two heads, if there are two: the matrix unit is so wide."""
+    """Return the columns of a turn: of two heads, which fill the matrix unit, or of one if their number is odd."""
     return head_dim * math.gcd(out // head_dim, 2)
 
 

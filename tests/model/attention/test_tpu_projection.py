@@ -12,7 +12,7 @@ from jax import Array
 from jax.experimental.pallas import tpu as pltpu
 
 from model.attention.tpu.gate import gated
-from model.attention.tpu.projection import ROWS
+from model.attention.tpu.projection import ROWS, tiles_of_part
 from model.attention.tpu.rotation import TPURotation
 from model.layers.linear import ACTIVATIONS, OfStack, RMSNorm, project, rms_norm
 from model.layers.rotation import RotaryEmbedding
@@ -20,8 +20,11 @@ from tests.model.attention.attention_steps import races_found
 
 D, WIDTH = 16, 24
 INTERPRETED = pltpu.InterpretParams(detect_races=True)
-QUERY_HEADS, KEY_HEADS = 4, 2
-STACK = jnp.asarray(np.random.RandomState(9).standard_normal((3, WIDTH, 4 * D)) * 0.6, jnp.bfloat16)
+QUERY_HEADS, KEY_HEADS = 6, 4
+STACK = jnp.asarray(np.random.RandomState(9).standard_normal((3, WIDTH, 768)) * 0.6, jnp.bfloat16)
+
+
+GATE, UP = STACK[:, :, :384], STACK[:, :, 384:]  # 384 columns are projected in three turns
 
 
 def norm_of(random: np.random.RandomState, size: int = D) -> RMSNorm:
@@ -58,7 +61,8 @@ def test_heads_are_normed_and_rotated_as_without_the_kernel_and_nothing_races(
 
 def stacks(number: Array) -> list[OfStack]:
     """Return the weights of queries, keys and values of a layer."""
-    return [OfStack(STACK[:, :, : heads * D], number) for heads in (QUERY_HEADS, KEY_HEADS, KEY_HEADS)]
+    stops = np.cumsum([QUERY_HEADS * D, KEY_HEADS * D])
+    return [OfStack(part, number) for part in jnp.split(STACK[:, :, : stops[-1] + KEY_HEADS * D], stops, axis=2)]
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -109,10 +113,18 @@ def test_norm_gate_and_up_projection_and_activation_are_one_kernel(activation: s
     norm = norm_of(random, WIDTH) if before else None
 
     def by_kernel(hidden: Array) -> Array:
-        gate, up = OfStack(STACK, jnp.int32(1)), OfStack(STACK[::-1], jnp.int32(1))
+        gate, up = OfStack(GATE, jnp.int32(1)), OfStack(UP, jnp.int32(1))
         return gated(hidden, norm, gate, up, activation, interpret=INTERPRETED)
 
     found = jax.jit(by_kernel)(hidden)
     assert not races_found()
     entering = hidden if norm is None else rms_norm(hidden, *norm)
-    assert_close(found, ACTIVATIONS[activation](project(entering, STACK[1])) * project(entering, STACK[::-1][1]))
+    assert_close(found, ACTIVATIONS[activation](project(entering, GATE[1])) * project(entering, UP[1]))
+
+
+def test_a_part_has_the_most_tiles_of_which_few_are_computed_in_vain() -> None:
+    assert [tiles_of_part(tiles, 4) for tiles in (1, 3, 4, 8, 16)] == [1, 3, 4, 4, 4]
+    assert tiles_of_part(5, 4) == 3, "six are computed, not eight"
+    assert tiles_of_part(7, 6) == 4
+    assert tiles_of_part(8, 3) == 2
+    assert tiles_of_part(8, 0) == 1

@@ -13,9 +13,9 @@ import pytest
 PROGRAM = """
 from tools.tpu.targets import prepare_environment, target_named
 
-target = target_named("v6e")
-prepare_environment(target)
 import sys
+target = target_named(sys.argv[4])
+prepare_environment(target)
 import jax.numpy as jnp
 from model.layers.linear import OfStack, RMSNorm
 from model.attention.contract import ItemSlots, StepPrefixes
@@ -29,7 +29,8 @@ attention = TPUAttention()
 pool = shape((L, K, B, 256, attention.pool_head_dim(D)), "bfloat16")
 table, counts = shape((tile, N), "int32"), shape((tile,), "int32")
 queries, angles = shape((T, H, D), "bfloat16"), shape((T, D // 2), "float32")
-entering = shape((T, 1024), "float32"), shape((1024,), "bfloat16")
+W = int(sys.argv[3])
+entering = shape((T, W), "float32"), shape((W,), "bfloat16")
 behind = pool, pool, shape((), "int32"), table, counts, rows
 def prefix(q, pool_keys, pool_values, layer, *tiles):
     return attention.prefix(StepPrefixes(256, *tiles))(q, pool_keys, pool_values, layer)
@@ -59,12 +60,12 @@ match sys.argv[2]:
     case "rotation":
         function, arguments = rotation, (shape((T, H * D), "float32"), shape((D,), "bfloat16"), angles, angles)
     case "projection":
-        stacks = shape((L, 1024, H * D), "bfloat16"), shape((L, 1024, K * D), "bfloat16")
+        stacks = shape((L, W, H * D), "bfloat16"), shape((L, W, K * D), "bfloat16")
         function, arguments = projection, (*entering, *stacks, shape((D,), "bfloat16"), angles, angles)
     case "gate":
-        function, arguments = gate, (*entering, shape((L, 1024, 3072), "bfloat16"))
+        function, arguments = gate, (*entering, shape((L, W, 3072), "bfloat16"))
     case "narrow gate":
-        function, arguments = gate, (*entering, shape((L, 1024, 1216), "bfloat16"))
+        function, arguments = gate, (*entering, shape((L, W, 1216), "bfloat16"))
     case "store":
         function, arguments = store, (pool, own, shape((), "int32"), shape((tile, 2), "int32"))
 Compiler(target).compile(function, arguments)
@@ -75,15 +76,23 @@ Compiler(target).compile(function, arguments)
 @pytest.mark.usefixtures("libtpu")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("heads", "program"),
+    ("heads", "program", "width", "target"),
     [
-        *((heads, program) for heads in ("16x128", "32x128") for program in ("prefix", "extension", "packed")),
-        *((heads, program) for heads in ("64x128", "32x256") for program in ("extension", "packed")),
-        ("32x64", "extension"),
-        *(("16x128", program) for program in ("rotation", "projection", "gate", "narrow gate", "store")),
+        *(
+            (heads, program, 1024, "v6e")
+            for heads in ("16x128", "32x128")
+            for program in ("prefix", "extension", "packed")
+        ),
+        *((heads, program, 1024, "v6e") for heads in ("64x128", "32x256") for program in ("extension", "packed")),
+        ("32x64", "extension", 1024, "v6e"),
+        *(("16x128", program, 1024, "v6e") for program in ("rotation", "projection", "gate", "narrow gate", "store")),
+        # A v5p and a device of the seventh generation have half the fast memory.
+        *(("40x128", program, 5120, target) for program in ("projection", "gate") for target in ("v5p", "7x")),
+        ("64x128", "projection", 8192, "v5p"),
     ],
 )
-def test_a_kernel_compiles_for_v6e(heads: str, program: str) -> None:
-    """heads: query heads, and numbers of a head."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, heads, program], capture_output=True, text=True, check=False)
+def test_a_kernel_compiles(heads: str, program: str, width: int, target: str) -> None:
+    """heads: query heads, and numbers of a head; width: of hidden states."""
+    command = [sys.executable, "-c", PROGRAM, heads, program, str(width), target]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

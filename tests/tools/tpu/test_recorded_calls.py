@@ -7,12 +7,13 @@ import pytest
 
 from model.attention.tpu.gate import GATE
 from model.attention.tpu.rotation import QKV
+from model.chips.shares import Shares
 from model.platforms import Platform
 from settings.engine import EngineSettings
 from tests.model.devices import stand_in
 from tools.tpu.frequencies import KERNEL, Visits, frequencies_of
 from tools.tpu.programs import WeightlessEngine
-from tools.tpu.shapes import QWEN3_06B
+from tools.tpu.shapes import QWEN3_06B, QWEN3_8B
 from tools.tpu.workloads import MEASURED
 
 CONFIG = replace(QWEN3_06B, context=16_384)
@@ -36,6 +37,13 @@ def test_the_calls_of_the_target_are_those_of_full_steps() -> None:
     # The kernel turns for two heads at a time: 8 times for queries, 4 for keys and for values. The first norms rows.
     assert [frequencies[f"{QKV}/region{n}"] * 16 for n in range(4)] == [1, 7, 4, 4]
     assert [frequencies[f"{GATE}/region{n}"] * 12 for n in range(2)] == [1, 11]
+
+
+def test_several_chips_turn_for_their_own_heads() -> None:
+    target = engine("target")
+    call = target.calls(MEASURED["target"].workload.work(CONFIG.vocabulary))[0]
+    frequencies, _ = frequencies_of(call, Shares.of(QWEN3_8B, 4).own, target.block_tokens)
+    assert [frequencies[f"{QKV}/region{n}"] * 6 for n in range(4)] == [1, 3, 1, 1]
 
 
 @pytest.mark.parametrize(("name", "visited"), [("packed_segment", 992), ("packed_dense", 3_200)])
