@@ -16,6 +16,7 @@ from model.architecture import weights
 from model.attention.contract import causal
 from model.buckets import Buckets, LengthBucket
 from model.checks import numpy_decoder
+from model.checks.expected import ExpectedOutput
 from model.checks.known_answer import KnownAnswerError, ModelChecks
 from model.checks.known_prompts import known_alone, known_prompt, prompt_states
 from model.checks.numpy_states import final_states
@@ -313,6 +314,17 @@ def test_what_rounding_would_not_do_is_detected_in_bfloat16(small_step: Loaded) 
     checks.compare(known, {"serial": states + 0.01 * noise})
     with pytest.raises(KnownAnswerError, match=r"a known prompt scored by serial differs from NumPy's by 0\.0"):
         checks.compare(known, {"serial": states + 0.06 * noise})
+
+
+def test_an_error_of_a_tenth_is_detected_whatever_numpys_own_would_be(small_step: Loaded) -> None:
+    forward: Any = small_step("tied", "bfloat16").forward
+    checks = ModelChecks(forward._decoder, PLATFORM)
+    states = np.random.default_rng(0).standard_normal((3, CONFIGS["tied"].width), np.float32)
+    wild = ExpectedOutput(states, states_of=forward._decoder, shaken=lambda: -states)
+    off = states + 0.2 * np.roll(states, 1, axis=0)
+    with pytest.raises(KnownAnswerError, match=r"where 0\.1 is allowed"):
+        checks._require("all of it", wild, off)
+    checks._require("all of it", replace(wild, of_median=True), off)
 
 
 def _a_layer_left_out(forward: LayerwiseForward) -> None:
