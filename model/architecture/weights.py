@@ -144,8 +144,9 @@ def load(
     with open_tensors(directory) as found, ExitStack() as stack:
         found = stack.enter_context(open_decision_head(directory, found, config.classes)) if config.decides else found
         tensors, fused = text_tensors(found), fused_tensors(config)
-        quantised = {} if encoding is None else {name: fused[name] for name in fused if not is_plain(name, tensors)}
-        tensors = separated(tensors, {name: fused[name] for name in fused.keys() - quantised.keys()}, config.width)
+        plain = {name: parts for name, parts in fused.items() if encoding is None or is_plain(name, tensors)}
+        quantised = {name: parts for name, parts in fused.items() if name not in plain}
+        tensors = separated(tensors, plain, config.width)
         merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
         if merged is not None:
             merged.separate(fused)
