@@ -1,6 +1,6 @@
 """How often the parts of programs run that depend on their arguments, computed as the programs themselves do it.
 
-Of kernels that project rows (:mod:`model.attention.tpu.projection`), the parts are the first turn, if it norms rows,
+Of kernels that project rows (:mod:`model.layers.tpu.projection`), the parts are the first turn, if it norms rows,
 and the other turns for each result. The others are those of the kernel of :mod:`model.attention.tpu.kernel`, in the
 order of its schedule: the steps of its grid, the windows of a sequence that rows visit, and the runs of chunks that a
 visit to the pool is computed for. Its regions begin and end the softmax of a key head, once for all visits of the pool;
@@ -20,10 +20,10 @@ from jax import Array
 
 from model.architecture.config import DecoderConfig
 from model.architecture.families import Norms
-from model.attention.tpu import gate, rotation
 from model.attention.tpu.attention import GROUP
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, run_sizes
 from model.attention.tpu.visits import WINDOW, Windows, active_windows, prefix_visits, slot_windows
+from model.layers.tpu import gate, rotation
 from model.whole_steps.extend import ExtendKey
 from model.whole_steps.packed import PackedKey
 from model.whole_steps.prefill import PrefillKey

@@ -18,12 +18,12 @@ from model.attention.contract import (
     ItemSlots,
     StepPrefixes,
 )
-from model.attention.tpu.gate import gated
 from model.attention.tpu.kernel import CHUNK, COLUMNS, ROWS, Pool, Ranged, attend, by_chunk
-from model.attention.tpu.rotation import TPURotation
 from model.attention.tpu.store import stored
 from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits, slot_windows
 from model.layers.rotation import RotaryEmbedding, Rotation
+from model.layers.tpu.gate import gated
+from model.layers.tpu.rotation import TPURotation
 
 GROUP = 2
 """Blocks of a prefix that a visit brings: twice 256 tokens, see docs/log.md."""

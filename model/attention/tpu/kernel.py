@@ -25,9 +25,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from model.attention.contract import AttentionOutput
-from model.attention.tpu.projection import padded_bytes
 from model.attention.tpu.softmax import FIRST_KEYS, UNSEEN, Keys, Softmax, add, add_relative, refer
 from model.attention.tpu.visits import ALIGNED, WINDOW, PrefixVisits, Windows
+from model.layers.tpu.projection import padded_bytes
 
 ROWS = 2048
 """Rows of a packed sequence that are in fast memory at a time. Of a step, all rows are."""

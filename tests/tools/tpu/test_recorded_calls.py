@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from model.attention.tpu.gate import GATE
-from model.attention.tpu.rotation import QKV
 from model.chips.shares import Shares
+from model.layers.tpu.gate import GATE
+from model.layers.tpu.rotation import QKV
 from model.platforms import Platform
 from settings.engine import EngineSettings
 from tests.model.devices import stand_in

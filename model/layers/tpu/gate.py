@@ -9,8 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from model.attention.tpu.projection import COLUMNS, Projection, projected
 from model.layers.linear import ACTIVATIONS, RMSNorm, Weight, project, rms_norm
+from model.layers.tpu.projection import COLUMNS, Projection, projected
 
 GATE = "scoreline_gate"
 """The kernel's name."""

@@ -18,9 +18,9 @@ from jax import Array, lax
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-from model.attention.tpu.projection import Projection, product, projected
 from model.layers.linear import RMSNorm, Weight
 from model.layers.rotation import RotaryEmbedding, split
+from model.layers.tpu.projection import Projection, product, projected
 
 ROTATION, QKV = "scoreline_rotation", "scoreline_qkv"
 """The names of the kernel of heads that are projected already, and of that which projects them."""

@@ -11,11 +11,11 @@ import pytest
 from jax import Array
 from jax.experimental.pallas import tpu as pltpu
 
-from model.attention.tpu.gate import gated
-from model.attention.tpu.projection import ROWS, tiles_of_part
-from model.attention.tpu.rotation import TPURotation
 from model.layers.linear import ACTIVATIONS, OfStack, RMSNorm, project, rms_norm
 from model.layers.rotation import RotaryEmbedding
+from model.layers.tpu.gate import gated
+from model.layers.tpu.projection import ROWS, tiles_of_part
+from model.layers.tpu.rotation import TPURotation
 from tests.model.attention.attention_steps import races_found
 
 D, WIDTH = 16, 24

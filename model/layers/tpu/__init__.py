@@ -1,0 +1,1 @@
+"""What surrounds attention in a layer, by kernels for TPUs: norms, projections and rotation."""
