@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 OF_PLATFORM: Mapping[str, tuple[str, ...]] = {
     "tpu": ("libtpu",),
@@ -15,16 +17,31 @@ _ZEROS = "a copy within a kernel may give zeros (https://github.com/jax-ml/jax/i
 BROKEN: Mapping[str, Mapping[str, str]] = {"libtpu": dict.fromkeys(("0.0.43", "0.0.44", "0.0.45"), _ZEROS)}
 """Versions that are reported to compute wrong results, and what they do."""
 
+DRIVER = "nvidia-driver"
+"""How the driver of NVIDIA's GPUs is named among the libraries."""
+
+_TOLD_BY_DRIVER = Path("/proc/driver/nvidia/version")
+
 
 def versions_of(platform: str) -> dict[str, str]:
-    """Return the versions of those libraries of a platform that are installed, by their names."""
+    """Return the versions of those libraries of a platform that are installed, and of its driver, by their names."""
     found = {}
     for name in OF_PLATFORM.get(platform, ()):
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # for example, of another version of CUDA
             continue
-    return found
+    driver = driver_version() if platform == "gpu" else None
+    return found if driver is None else {**found, DRIVER: driver}
+
+
+def driver_version(told: Path = _TOLD_BY_DRIVER) -> str | None:
+    """Return the version of NVIDIA's driver, of which the kernel tells in a file; None if it does not."""
+    try:
+        found = re.search(r"Kernel Module(?: for \w+)?\s+(\d[\d.]*)", told.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return None if found is None else found[1]
 
 
 def fault_of(versions: Mapping[str, str]) -> str | None:

@@ -34,6 +34,22 @@ def test_a_device_whose_library_is_known_to_compute_wrong_results_is_not_used(mo
     assert libraries.fault_of({"libtpu": "0.0.41"}) is None
 
 
+@pytest.mark.parametrize(
+    ("told", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n", "535.129.03"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
+        ("NVRM version: unknown\n", None),
+        (None, None),
+    ],
+)
+def test_the_driver_tells_its_version(told: str | None, version: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "version"
+    if told is not None:
+        path.write_text(told)
+    assert libraries.driver_version(path) == version
+
+
 def test_accelerator_libraries_see_only_the_device_of_the_worker() -> None:
     environment: dict[str, str] = {}
     show_only([2], environment)
