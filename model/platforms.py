@@ -20,6 +20,7 @@ from model.attention.tiles import TiledAttention
 from model.attention.tpu.attention import TPUAttention
 from model.attention.xla import XLAAttention
 from model.chips.mesh import Chips
+from model.layers.tpu.projection import LARGE, SMALL
 from scoring.planning.estimates import Rates
 
 Served = Literal["bfloat16", "float32"]
@@ -140,7 +141,7 @@ class Platform:
         if has_windows:
             return XLAAttention()
         if self.name == "tpu" and served == jnp.bfloat16:
-            return TPUAttention()
+            return TPUAttention(room=LARGE if "lite" in self.device_kind else SMALL)  # as v5e and v6e are called
         return cudnn_or_xla(served, head_dim) if self.name == "gpu" else XLAAttention()
 
     def pool_head_dim(self, dtype: DTypeLike, head_dim: int, *, has_windows: bool = False) -> int:

@@ -23,6 +23,7 @@ from model.attention.tpu.store import stored
 from model.attention.tpu.visits import WINDOW, active_windows, prefix_visits, slot_windows
 from model.layers.rotation import RotaryEmbedding, Rotation
 from model.layers.tpu.gate import gated
+from model.layers.tpu.projection import LARGE, Room
 from model.layers.tpu.rotation import TPURotation
 
 GROUP = 2
@@ -39,16 +40,17 @@ class TPUAttention:
     columns: int = COLUMNS  # that the kernel computes as one run of code: tests take less, which compiles quickly
 
     lanes: int = LANES  # a head takes a multiple of so many numbers: tests take fewer
+    room: Room = LARGE  # of the kernels that project rows
 
     def rotation(self, rotary: RotaryEmbedding) -> Rotation:
         """See :class:`model.attention.contract.WholeStepAttention`: by a kernel, if heads fill registers."""
         whole = 2 * rotary.cos.shape[-1] % self.lanes == 0
-        return TPURotation.of(rotary, interpret=self.interpret) if whole else rotary
+        return TPURotation.of(rotary, room=self.room, interpret=self.interpret) if whole else rotary
 
     @property
     def gated(self) -> Gated | None:
         """See :class:`model.attention.contract.WholeStepAttention`."""
-        return functools.partial(gated, interpret=self.interpret)
+        return functools.partial(gated, room=self.room, interpret=self.interpret)
 
     def pool_head_dim(self, head_dim: int) -> int:
         """See :class:`model.attention.contract.WholeStepAttention`. A TPU's memory holds no narrower rows anyway."""

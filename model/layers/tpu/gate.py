@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from model.layers.linear import ACTIVATIONS, RMSNorm, Weight, project, rms_norm
-from model.layers.tpu.projection import COLUMNS, Projection, projected
+from model.layers.tpu.projection import COLUMNS, LARGE, Projection, Room, projected
 
 GATE = "scoreline_gate"
 """The kernel's name."""
@@ -22,7 +22,14 @@ def columns_of(out: int) -> int:
 
 
 def gated(
-    hidden: Array, norm: RMSNorm | None, gate: Weight, up: Weight, activation: str, *, interpret: Any = False
+    hidden: Array,
+    norm: RMSNorm | None,
+    gate: Weight,
+    up: Weight,
+    activation: str,
+    *,
+    room: Room = LARGE,
+    interpret: Any = False,
 ) -> Array:
     """See :data:`model.attention.contract.Gated`. It is bf16, as the product that takes it would round it anyway."""
     apply, out = ACTIVATIONS[activation], gate.shape[1]
@@ -37,5 +44,5 @@ def gated(
 
     entering = hidden if norm is not None else hidden.astype(jnp.bfloat16)
     both = Projection([gate, up], finish, columns)
-    (found,) = projected(entering, [both], norm=norm, name=GATE, interpret=interpret)
+    (found,) = projected(entering, [both], norm=norm, name=GATE, room=room, interpret=interpret)
     return found

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +28,27 @@ ROWS = 256
 TOGETHER = 4
 """Tiles that are computed as one run of code, at most."""
 
-PART = 1024
-"""Rows that are in fast memory at a time, at most. Weights are read once for each part, which takes a v6e as long as to
-multiply them with 560 rows."""
-
 COLUMNS = 256
 """Columns of the matrix unit."""
 
-VMEM = 56 << 20
-"""Bytes of fast memory that a kernel takes, at most: a v5p has 64 MiB."""
+
+class Room(NamedTuple):
+    """What a kernel may keep in a chip's fast memory at a time. What it may take, XLA can't keep other arrays in."""
+
+    rows: int
+    bytes: int
+
+
+LARGE = Room(2048, 96 << 20)
+"""Of a v5e or v6e, which have 128 MiB. All rows of a step are there, so that weights are read once."""
+SMALL = Room(512, 56 << 20)
+"""Of others, which have 64 MiB. They read weights in the time of a product with a third of these rows."""
 
 _OTHER_VMEM = 6 << 20
-"""Bytes of these for what is not a block of an array. What a kernel may take, XLA can't keep other arrays in."""
+"""Bytes for what is not a block of an array."""
+
+_NORMED_TILES = 2
+"""Tiles of float32 that a norm takes beside."""
 
 Finish = Callable[[Sequence[Array], Sequence[Array], Sequence[Array]], Array]
 """Returns the result for a tile of rows. It takes the tile's projections [rows, columns] by each of the weights, the
@@ -63,6 +72,7 @@ def projected(
     norm: RMSNorm | None = None,
     of_rows: Sequence[Array] = (),
     name: str,
+    room: Room = LARGE,
     interpret: Any = False,
 ) -> list[Array]:
     """Return each of the projections of rows [T, width]: bf16 [T, out].
@@ -96,10 +106,11 @@ def projected(
         fixed_specs += [*[of_weight] * len(one.weights), *map(whole, one.of_all)]
     row_bytes = 2 * (taken * entering.dtype.itemsize + sum(array.shape[1] * array.dtype.itemsize for array in of_rows))
     row_bytes += 4 * sum(one.columns for one in projections) + (0 if norm is None else 2 * width)
-    fixed_bytes = _OTHER_VMEM + 2 * sum(
+    fixed_bytes = _OTHER_VMEM + (0 if norm is None else _NORMED_TILES * 4 * rows * width)
+    fixed_bytes += 2 * sum(
         padded_bytes(spec.block_shape, array.dtype) for array, spec in zip(fixed, fixed_specs, strict=True)
     )
-    part = rows * tiles_of_part(T // rows, min(PART // rows, (VMEM - fixed_bytes) // (rows * row_bytes)))
+    part = rows * tiles_of_part(T // rows, min(room.rows // rows, (room.bytes - fixed_bytes) // (rows * row_bytes)))
     arrays = [entering, *of_rows, *fixed]
     specs = [
         of_columns(0, (part, taken), lambda part, column, _: (part, 0 if taken == width else column)),

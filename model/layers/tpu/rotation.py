@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 
 from model.layers.linear import RMSNorm, Weight
 from model.layers.rotation import RotaryEmbedding, split
-from model.layers.tpu.projection import Projection, product, projected
+from model.layers.tpu.projection import LARGE, Projection, Room, product, projected
 
 ROTATION, QKV = "scoreline_rotation", "scoreline_qkv"
 """The names of the kernel of heads that are projected already, and of that which projects them."""
@@ -32,16 +32,17 @@ class TPURotation:
 
     cos: Array  # [T, D]: of both halves
     sin: Array  # [T, D]: of both halves, the first of which is negative
+    room: Room = LARGE  # of its kernels
     interpret: Any = False  # the parameter of the same name of ``pallas_call``
 
     @classmethod
-    def of(cls, rotary: RotaryEmbedding, *, interpret: Any = False) -> TPURotation:
+    def of(cls, rotary: RotaryEmbedding, *, room: Room = LARGE, interpret: Any = False) -> TPURotation:
         """Return the same rotation by a kernel."""
         cos, sin = rotary
         both = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
         # Without the barrier, the compiler computes them again in every layer.
         cos, sin = lax.optimization_barrier(both)  # type: ignore[no-untyped-call]
-        return cls(cos, sin, interpret)
+        return cls(cos, sin, room, interpret)
 
     def project_qkv(
         self,
@@ -90,6 +91,7 @@ class TPURotation:
             norm=norm,
             of_rows=[self.cos, self.sin],
             name=ROTATION if len(projections) == 1 else QKV,
+            room=self.room,
             interpret=self.interpret,
         )
 

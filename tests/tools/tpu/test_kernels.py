@@ -19,13 +19,13 @@ prepare_environment(target)
 import jax.numpy as jnp
 from model.layers.linear import OfStack, RMSNorm
 from model.attention.contract import ItemSlots, StepPrefixes
-from model.attention.tpu.attention import TPUAttention
+from model.platforms import Platform
 from tools.tpu.compiler import Compiler, shape
 from model.layers.rotation import RotaryEmbedding
 
 (H, D), K, T, S, N, B, L = map(int, sys.argv[1].split("x")), 8, 2048, 4096, 160, 256, 28
 rows, own, slots, tile = shape((T,), "int32"), shape((T, K, D), "bfloat16"), shape((S,), "int32"), T // 128
-attention = TPUAttention()
+attention = Platform.of(Compiler(target).devices[0], memory=1).whole_step_attention("bfloat16", D)
 pool = shape((L, K, B, 256, attention.pool_head_dim(D)), "bfloat16")
 table, counts = shape((tile, N), "int32"), shape((tile,), "int32")
 queries, angles = shape((T, H, D), "bfloat16"), shape((T, D // 2), "float32")
@@ -86,8 +86,8 @@ Compiler(target).compile(function, arguments)
         *((heads, program, 1024, "v6e") for heads in ("64x128", "32x256") for program in ("extension", "packed")),
         ("32x64", "extension", 1024, "v6e"),
         *(("16x128", program, 1024, "v6e") for program in ("rotation", "projection", "gate", "narrow gate", "store")),
-        # A v5p and a device of the seventh generation have half the fast memory.
-        *(("40x128", program, 5120, target) for program in ("projection", "gate") for target in ("v5p", "7x")),
+        # A v5p has half the fast memory of a v6e.
+        *(("40x128", program, 5120, target) for program in ("projection", "gate") for target in ("v5p", "v6e")),
         ("64x128", "projection", 8192, "v5p"),
     ],
 )

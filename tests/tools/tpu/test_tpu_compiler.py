@@ -245,7 +245,7 @@ def test_a_model_with_wide_heads_is_estimated_with_the_kernels(tmp_path: Path) -
     assert found["fits"] is True
     assert len(steps(found)) == 3
     for program in steps(found):
-        assert {"scoreline_attention", "scoreline_rotation"} <= program["custom_calls"].keys()
+        assert {"scoreline_attention", "scoreline_qkv"} <= program["custom_calls"].keys()
         assert program["copies"] == []
         assert program["temporary_bytes"] < 200e6
         assert 0 < program["needed_bytes"] < found["usable_bytes"]
