@@ -41,8 +41,8 @@ class Room(NamedTuple):
 
 LARGE = Room(2048, 96 << 20)
 """Of a v5e or v6e, which have 128 MiB. All rows of a step are there, so that weights are read once."""
-SMALL = Room(512, 56 << 20)
-"""Of others, which have 64 MiB. They read weights in the time of a product with a third of these rows."""
+SMALL = Room(1024, 56 << 20)
+"""Of others, which have 64 MiB."""
 
 _OTHER_VMEM = 6 << 20
 """Bytes for what is not a block of an array."""
