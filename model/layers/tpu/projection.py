@@ -48,7 +48,7 @@ _OTHER_VMEM = 6 << 20
 """Bytes for what is not a block of an array."""
 
 _NORMED_TILES = 2
-"""Tiles of float32 that a norm takes beside."""
+"""Tiles of float32 that a norm takes as well."""
 
 Finish = Callable[[Sequence[Array], Sequence[Array], Sequence[Array]], Array]
 """Returns the result for a tile of rows. It takes the tile's projections [rows, columns] by each of the weights, the
@@ -104,6 +104,7 @@ def projected(
         fixed += [*[weight.stack for weight in stacks[number]], *one.of_all]
         of_weight = of_columns(number, (None, width, one.columns), lambda _, column, layer: (layer, 0, column))
         fixed_specs += [*[of_weight] * len(one.weights), *map(whole, one.of_all)]
+    # Blocks of arrays are there twice: one is copied while another is computed with. Normed rows are there once.
     row_bytes = 2 * (taken * entering.dtype.itemsize + sum(array.shape[1] * array.dtype.itemsize for array in of_rows))
     row_bytes += 4 * sum(one.columns for one in projections) + (0 if norm is None else 2 * width)
     fixed_bytes = _OTHER_VMEM + (0 if norm is None else _NORMED_TILES * 4 * rows * width)
