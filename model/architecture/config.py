@@ -339,4 +339,4 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family,
     for bias in ("attention_bias", "mlp_bias"):
         if bias not in family.bias_fields and not family.always_biased:
             fields.require(bias, False)
-    encoding_of(fields)
+    encoding_of(fields)  # It refuses what it can't read.

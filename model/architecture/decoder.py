@@ -100,7 +100,7 @@ class SelfAttention(nnx.Module):
 
 
 def _of_head(norm: Norm | None, scale: float = 1.0) -> RMSNorm | None:
-    """Return the norm of a head, and what comes out of it is scaled."""
+    """Return the norm of a head whose result is scaled."""
     return None if norm is None else RMSNorm(scaled(norm.factors, scale), norm.epsilon)
 
 
