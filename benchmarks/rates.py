@@ -85,11 +85,10 @@ class Layer:
         """Return the seconds of a layer without attention, for ``size`` tokens."""
         tokens = np.zeros(size, np.int32)
         hidden, *rotary = self.run[EmbedKey(size)](*self.decoder.embedding, tokens, tokens)
-        heads = self.config.query_heads, self.config.head_dim
-        attended = jnp.zeros((self.buckets.padded_rows(size), *heads), jnp.float32)
+        attended = [jnp.zeros(part.shape, part.dtype) for part in self.decoder.attended(size)]
         weights = self.decoder.layers[0]
         qkv, output_mlp = self.run[QKVKey(size)], self.run[OutputMLPKey(size)]
-        return seconds(lambda: (qkv(*weights, hidden, *rotary), output_mlp(*weights, hidden, attended)), self.repeats)
+        return seconds(lambda: (qkv(*weights, hidden, *rotary), output_mlp(*weights, hidden, *attended)), self.repeats)
 
     def prefix(self) -> float:
         """Return the GFLOP/s of a full step's attention to a prefix."""

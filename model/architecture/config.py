@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from checkpoints.decision_head import DecisionHead
 from checkpoints.files import context_length, read_classes, read_config, read_decision_head
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
-from model.architecture.experts import WIDTH, Mixture, read_mixture
+from model.architecture.experts import Mixture, read_mixture
 from model.architecture.families import FAMILIES, Family, Norms, QKNorm
 from model.architecture.recurrence import Recurrence, read_recurrence
 from model.architecture.rope import LongScaling, Rope
@@ -144,6 +144,21 @@ class DecoderConfig:
         return 1.0 if multiplier is None else multiplier * math.sqrt(self.head_dim)
 
     @property
+    def has_sinks(self) -> bool:
+        """Whether each query head also sees a key whose value is zero, and whose score is learned."""
+        return FAMILIES[self.family].is_gpt_oss
+
+    @property
+    def has_shared_mlp(self) -> bool:
+        """Whether a checkpoint has Granite 4's names for the MLP, and gate and up in one tensor."""
+        return FAMILIES[self.family].has_shared_mlp
+
+    @property
+    def experts_together(self) -> bool:
+        """Whether all experts of a layer are one tensor of a checkpoint."""
+        return FAMILIES[self.family].is_gpt_oss
+
+    @property
     def qkv_bias(self) -> bool:
         """Whether the projections to queries, keys and values have biases."""
         return self.attention_bias or FAMILIES[self.family].always_biased
@@ -183,20 +198,21 @@ class DecoderConfig:
             query_heads=query_heads,
             kv_heads=kv_heads,
             head_dim=fields.integer("head_dim", family.head_dim or width // query_heads),
-            mlp_width=fields.integer(WIDTH if family.is_mixture else "intermediate_size"),
+            mlp_width=fields.integer(family.mlp_width_field),
             context=context_length(config),
             rope=rope,
             norm_epsilon=fields.number("rms_norm_eps"),
             tied=classes is None and fields.flag("tie_word_embeddings", family.is_gemma),
             classes=0 if classes is None else len(classes.names),
             family=name,
-            attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", False),
+            attention_bias="attention_bias" in family.bias_fields
+            and fields.flag("attention_bias", family.biased_by_default),
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
             decides=head is not None,
             multipliers=_multipliers(fields, family, divides=head is None),
             window=window,
             recurrence=read_recurrence(fields) if family.is_hybrid else None,
-            mixture=read_mixture(fields) if family.is_mixture else None,
+            mixture=read_mixture(fields, is_gpt_oss=family.is_gpt_oss) if family.is_mixture else None,
         )
 
     @property
@@ -205,6 +221,7 @@ class DecoderConfig:
         heads, keys = self.query_heads * self.head_dim, self.kv_heads * self.head_dim
         attention = self.width * ((3 if self.gates_attention else 2) * heads + 2 * keys)
         attention += (heads + 2 * keys) * self.qkv_bias + self.width * self.attention_bias
+        attention += self.query_heads * self.has_sinks
         attention += {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}[self.qk_norm]
         mlp = self._mlp_kernels(1 if self.mixture is None else self.mixture.experts)
         mlp += (2 * self.mlp_width + self.width) * self.mlp_bias
@@ -222,9 +239,12 @@ class DecoderConfig:
         return self.parameters - self.layers * others
 
     def _mlp_kernels(self, experts: int) -> int:
-        """Return the numbers of the kernels of a layer's MLP, or of so many experts and their router."""
-        router = 0 if self.mixture is None else self.width * self.mixture.experts
-        return 3 * experts * self.width * self.mlp_width + router
+        """Return the numbers of the kernels of a layer's MLP, or all numbers of so many experts and their router."""
+        kernels = 3 * experts * self.width * self.mlp_width
+        if self.mixture is None:
+            return kernels
+        biases = (experts * (2 * self.mlp_width + self.width) + self.mixture.experts) * self.mixture.biased
+        return kernels + self.width * self.mixture.experts + biases
 
     @property
     def size(self) -> ModelSize:
@@ -262,6 +282,8 @@ class DecoderConfig:
             "num_key_value_heads": self.kv_heads,
             "head_dim": self.head_dim,
             "intermediate_size": self.mlp_width,
+            family.mlp_width_field: self.mlp_width,
+            **(_GRANITE_WITHOUT_EXPERTS | {"layer_types": [*KINDS][:1] * self.layers} if family.has_shared_mlp else {}),
             "max_position_embeddings": self.context,
             **self._positions_to_huggingface(),
             "rms_norm_eps": self.norm_epsilon,
@@ -272,7 +294,7 @@ class DecoderConfig:
             **(self.multipliers._asdict() if family.has_multipliers else {}),
             **({"query_pre_attn_scalar": self._query_scalar} if family.is_gemma else {}),
             **({} if self.recurrence is None else self.recurrence.to_huggingface()),
-            **({} if self.mixture is None else self.mixture.to_huggingface(self.mlp_width)),
+            **({} if self.mixture is None else self.mixture.to_huggingface()),
         }
 
     @property
@@ -294,7 +316,7 @@ class DecoderConfig:
             return {**plain, **(switch or {"sliding_window": None})}
         names = [tuple(KINDS)[is_windowed] for is_windowed in window.layers]
         kinds = {"layer_types": names} if windows.switch or windows.pattern else {}
-        if windows.pattern:
+        if windows.bases is not None:
             own = self.rope if window.rope is None else window.rope
             plain = {"rope_parameters": dict(zip(KINDS, (rope, own.to_huggingface()), strict=True))}
         return {**plain, **switch, **kinds, "sliding_window": window.size}
@@ -323,6 +345,10 @@ _CHANGES_OF_NUMBERS = {
 """Fields with which other families change numbers on their way, and the values that change none."""
 
 
+_GRANITE_WITHOUT_EXPERTS = {"num_local_experts": 0, "position_embedding_type": "rope"}
+"""Fields of Granite 4 that HuggingFace takes for others where they are absent, and the values that are implemented."""
+
+
 def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family, *, may_be_a_body: bool) -> None:
     known = [family.classifier] if family.classifier else []
     if may_be_a_body:
@@ -339,4 +365,7 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family,
     for bias in ("attention_bias", "mlp_bias"):
         if bias not in family.bias_fields and not family.always_biased:
             fields.require(bias, False)
+    if family.has_shared_mlp:
+        for name, only in _GRANITE_WITHOUT_EXPERTS.items():
+            fields.require(name, only, present=True)
     encoding_of(fields)  # It refuses what it can't read.

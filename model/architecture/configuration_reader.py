@@ -71,11 +71,11 @@ class ConfigurationReader:
             raise UnsupportedModelError(f"{self.named(name)} must be an object, not {value!r}")
         return ConfigurationReader(value, self.named(name))
 
-    def require(self, name: str, only: object) -> None:
-        """Raise unless the field is absent or has the only value that is implemented."""
-        if name in self and self.values[name] != only:
+    def require(self, name: str, only: object, *, present: bool = False) -> None:
+        """Raise unless the field is absent or has the only value that is implemented. present: it may not be absent."""
+        if (present or name in self) and self.get(name) != only:
             implemented = "" if only is None else f", only {only!r}"
-            raise UnsupportedModelError(f"{self.named(name)} {self.values[name]!r} is not implemented{implemented}")
+            raise UnsupportedModelError(f"{self.named(name)} {self.get(name)!r} is not implemented{implemented}")
 
     def _present(self, name: str, default: object) -> Any:
         value = self.values.get(name)

@@ -25,7 +25,7 @@ from model.architecture.families import Norms, QKNorm
 from model.architecture.mixture import MixtureOfExperts
 from model.architecture.projections import Embedding, Linear, Norm, Total, normed
 from model.architecture.rope import Rope
-from model.attention.contract import Attention, Gated, causal
+from model.attention.contract import Attention, AttentionOutput, Gated, causal, with_sinks
 from model.attention.tiles import TiledAttention
 from model.layers.linear import ACTIVATIONS, RMSNorm, alone, project, scaled
 from model.layers.rotation import RotaryEmbedding, Rotation
@@ -53,6 +53,7 @@ class SelfAttention(nnx.Module):
         self.k_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.v_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.o_proj = Linear(heads * head_dim, config.width, stack, dtype, rngs, biased=config.attention_bias)
+        self.sinks = nnx.Param(jnp.zeros((*stack, heads), dtype)) if config.has_sinks else None
         self.output_gate_proj = (
             Linear(config.width, heads * head_dim, stack, dtype, rngs) if config.gates_attention else None
         )
@@ -81,6 +82,10 @@ class SelfAttention(nnx.Module):
         """Return keys and values of what enters attention, [..., width]."""
         keys = self._rotated(self.k_proj, entering, self.k_norm, rotation)
         return KeyValues(keys, rotation.values(self.v_proj(entering), self.head_dim, keys.dtype))
+
+    def attended(self, found: AttentionOutput) -> Array:
+        """Return the output of attention, [..., H, D], of what it has found among the keys."""
+        return with_sinks(found, None if self.sinks is None else self.sinks[...])
 
     def output(self, attended: Array, entering: Array, total: Total) -> Array:
         """Return what attention adds, [..., width]; attended: its output, [..., H, D], of what entered it."""
@@ -255,8 +260,8 @@ class Body(nnx.Module):
             rotary = of_kind(of_kinds, one[1])
             reach = None if self.config.window is None else jnp.where(one[1], self.config.reach, length)
             queries, key_values = layer.attention_inputs(hidden, rotary)
-            attended = attention.attend(queries, *key_values, causal(length, reach))
-            return layer.output_mlp(hidden, attended.out), None
+            found = attention.attend(queries, *key_values, causal(length, reach))
+            return layer.output_mlp(hidden, layer.self_attn.attended(found)), None
 
         hidden = self.embed_tokens(tokens)
         if self.recurrent_layers is None:

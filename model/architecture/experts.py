@@ -7,30 +7,44 @@ from typing import NamedTuple
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 
 
+class ClampedGate(NamedTuple):
+    """The gate of gpt-oss: of g and u, numbers of the two first projections, it makes g * logistic(gain * g) * (u + 1).
+
+    Before, g is at most the limit, and u is clipped to it on both sides.
+    """
+
+    gain: float
+    limit: float
+
+
 class Mixture(NamedTuple):
     """The MLPs of every layer, of which a router chooses some for each token."""
 
     experts: int  # MLPs of a layer
     chosen: int  # that a token passes
     normalised: bool  # whether the weights of those that are chosen are divided by their sum
+    clamped: ClampedGate | None = None  # None: the gate of other MLPs
 
-    def to_huggingface(self, mlp_width: int) -> dict[str, object]:
-        """Return the fields of a ``config.json``; mlp_width: of each expert."""
-        return {
-            "num_experts": self.experts,
-            "num_experts_per_tok": self.chosen,
-            "norm_topk_prob": self.normalised,
-            WIDTH: mlp_width,
-        }
+    @property
+    def biased(self) -> bool:
+        """Whether the router and all projections of the experts have biases."""
+        return self.clamped is not None
+
+    def to_huggingface(self) -> dict[str, object]:
+        """Return the fields of a ``config.json``."""
+        found: dict[str, object] = {"num_experts_per_tok": self.chosen}
+        if self.clamped is not None:
+            return found | {_LOCAL: self.experts} | dict(zip(_CLAMPED, self.clamped, strict=True))
+        return found | {"num_experts": self.experts, "norm_topk_prob": self.normalised}
 
 
 EXPERTS = "experts"
 """The module that holds the experts of a layer, in names of tensors and in the decoder."""
 
-WIDTH = "moe_intermediate_size"
-"""The field with the width of each expert's MLP."""
-
 _LOCAL = "num_local_experts"  # what HuggingFace writes since version 5, and prefers where a file has both
+
+_CLAMPED = "swiglu_alpha", "swiglu_limit"
+"""The fields of a :class:`ClampedGate`."""
 
 _NOTHING_ELSE = {
     "decoder_sparse_step": 1,  # each so-many-eth layer is a mixture
@@ -41,12 +55,14 @@ _NOTHING_ELSE = {
 """Fields of other mixtures, and the values that all published models of the family have."""
 
 
-def read_mixture(fields: ConfigurationReader) -> Mixture:
+def read_mixture(fields: ConfigurationReader, *, is_gpt_oss: bool) -> Mixture:
     """Return the mixture of a family that has one. Raises :class:`UnsupportedModelError`."""
     for name, only in _NOTHING_ELSE.items():
         fields.require(name, only)
     experts = fields.integer(_LOCAL if _LOCAL in fields else "num_experts")
-    found = Mixture(experts, fields.integer("num_experts_per_tok"), fields.flag("norm_topk_prob", False))
+    clamped = ClampedGate(*map(fields.number, _CLAMPED, (1.702, 7.0))) if is_gpt_oss else None
+    normalised = is_gpt_oss or fields.flag("norm_topk_prob", False)
+    found = Mixture(experts, fields.integer("num_experts_per_tok"), normalised, clamped)
     if found.chosen > experts:
         raise UnsupportedModelError(f"num_experts_per_tok {found.chosen} is more than the {experts} experts")
     return found

@@ -52,13 +52,25 @@ class Family:
     scalings: tuple[str, ...] = ("linear", "llama3", "yarn")  # how a configuration may stretch positions
     always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
     bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
+    biased_by_default: bool = False  # what configurations mean that leave these fields out
     head_dim: int | None = None  # default; None: width / query heads
     kv_heads: int | None = None  # default; None: the number of query heads
     windows: Windows | None = None  # None: HuggingFace has none for it
     is_hybrid: bool = False  # some layers are recurrent, and what attention gives is gated: see Recurrence
     is_mixture: bool = False  # the MLP of every layer is a mixture of experts: see Mixture
+    has_shared_mlp: bool = (
+        False  # of Granite 4 without experts: the MLP has another name, and gate and up are one tensor
+    )
+    is_gpt_oss: bool = False  # heads see a sink, experts have a clamped gate and biases, and share their tensors
     # The share of each head that positions rotate, of configurations that leave it out; None: they may name no other.
     turned: float | None = None
+
+    @property
+    def mlp_width_field(self) -> str:
+        """The field with the width of the MLP, or of each expert."""
+        if self.has_shared_mlp:
+            return "shared_intermediate_size"
+        return "moe_intermediate_size" if self.is_mixture and not self.is_gpt_oss else "intermediate_size"
 
     @property
     def classifier(self) -> str | None:
@@ -79,11 +91,29 @@ FAMILIES = {
         head_dim=256,
         windows=Windows(4096, pattern=6, reads_pattern=True, bases=(1_000_000.0, 10_000.0)),
     ),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        bias_fields=frozenset({"attention_bias"}),
+        biased_by_default=True,
+        scalings=("yarn",),
+        head_dim=64,
+        kv_heads=8,
+        windows=Windows(128, pattern=2),
+        is_mixture=True,
+        is_gpt_oss=True,
+    ),
     "granite": Family(
         "GraniteForCausalLM",
         bias_fields=frozenset({"attention_bias", "mlp_bias"}),
         has_multipliers=True,
         has_classes=False,
+    ),
+    "granitemoehybrid": Family(
+        "GraniteMoeHybridForCausalLM",
+        bias_fields=frozenset({"attention_bias"}),
+        has_multipliers=True,
+        has_classes=False,
+        has_shared_mlp=True,
     ),
     "llama": Family("LlamaForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"})),
     "mistral": Family("MistralForCausalLM", kv_heads=8, windows=Windows(4096)),

@@ -10,6 +10,7 @@ Shapes: T tokens, E experts, of which each token has k; F numbers within an expe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -32,6 +33,15 @@ class Choice(NamedTuple):
     numbers: Array  # int32 [T, k]
     weights: Array  # float32 [T, k]
 
+    def added(self, sums: Array, given: Callable[[int], Array]) -> Array:
+        """Return sums [T, width] and what the experts of each token give, by their weights.
+
+        given: returns this of the experts that stand at a rank, float32 [T, width].
+        """
+        for rank in range(self.weights.shape[1]):
+            sums = sums + self.weights[:, rank, None] * given(rank)
+        return sums
+
 
 class Experts(nnx.Module):
     """The gated MLPs of a layer: the weights of each projection are [*stack, E, in, out].
@@ -40,21 +50,36 @@ class Experts(nnx.Module):
     it to float32.
     """
 
-    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs)
-        self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs)
-        self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs)
+    def __init__(
+        self, config: DecoderConfig, mixture: Mixture, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs
+    ) -> None:
+        biased = mixture.biased
+        self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
+        self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
+        self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
         self.activation = config.activation
+        self.clamped = mixture.clamped
 
     def one(self, number: Array, rows: Array) -> Array:
-        """Return what one expert gives for some rows, float32 [rows, width]; number: int32 []."""
+        """Return what one expert gives for some rows without its last bias, float32 [rows, width]; number: int32 []."""
 
-        def projected(values: Array, linear: Linear) -> Array:
-            kernel = lax.dynamic_index_in_dim(linear.weight[...], number, keepdims=False)
-            return project(values, from_pool_dtype(kernel))
+        def of_expert(weights: nnx.Param[Array]) -> Array:
+            return from_pool_dtype(lax.dynamic_index_in_dim(weights[...], number, keepdims=False))
 
-        gated = ACTIVATIONS[self.activation](projected(rows, self.gate_proj)) * projected(rows, self.up_proj)
-        return projected(gated, self.down_proj)
+        def projected(linear: Linear) -> Array:
+            out = project(rows, of_expert(linear.weight))
+            return out if linear.bias is None else out + of_expert(linear.bias).astype(jnp.float32)
+
+        return project(
+            self._gated(projected(self.gate_proj), projected(self.up_proj)), of_expert(self.down_proj.weight)
+        )
+
+    def _gated(self, gate: Array, up: Array) -> Array:
+        if self.clamped is None:
+            return ACTIVATIONS[self.activation](gate) * up
+        gain, limit = self.clamped
+        gate = jnp.minimum(gate, limit)
+        return gate * nnx.sigmoid(gain * gate) * (jnp.clip(up, -limit, limit) + 1)
 
 
 class MixtureOfExperts(nnx.Module):
@@ -64,14 +89,19 @@ class MixtureOfExperts(nnx.Module):
         self, config: DecoderConfig, mixture: Mixture, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs
     ) -> None:
         self.mixture = mixture
-        self.gate = Linear(config.width, mixture.experts, stack, dtype, rngs)
-        self.experts = Experts(config, (*stack, mixture.experts), dtype, rngs)
+        self.gate = Linear(config.width, mixture.experts, stack, dtype, rngs, biased=mixture.biased)
+        self.experts = Experts(config, mixture, (*stack, mixture.experts), dtype, rngs)
 
     def __call__(self, hidden: Array, norm: Norm | None = None, total: Total = alone) -> Array:
         """Return what it makes of hidden states, float32 [..., width], behind a norm."""
         values = normed(hidden, norm)
         rows = values.reshape(-1, values.shape[-1])
-        return total(self._mixed(rows, self.choice(rows))).reshape(values.shape)
+        choice = self.choice(rows)
+        mixed = total(self._mixed(rows, choice))  # Each chip has all last biases, which are added once.
+        if self.experts.down_proj.bias is not None:
+            biases = from_pool_dtype(self.experts.down_proj.bias[...]).astype(jnp.float32)
+            mixed = choice.added(mixed, lambda rank: biases[choice.numbers[:, rank]])
+        return mixed.reshape(values.shape)
 
     def choice(self, rows: Array) -> Choice:
         """Return the experts of each token, float32 [T, width]. Of two that are as probable, the first comes first.
@@ -79,6 +109,8 @@ class MixtureOfExperts(nnx.Module):
         The product is float32 for all weights: a rounding of what enters it would often choose others.
         """
         logits = project(rows, self.gate.weight[...].astype(jnp.float32))
+        if self.gate.bias is not None:
+            logits = logits + self.gate.bias[...].astype(jnp.float32)
         highest, numbers = lax.top_k(logits, self.mixture.chosen)
         peak = highest[:, :1]
         weights = jnp.exp(highest - peak)
@@ -108,7 +140,4 @@ class MixtureOfExperts(nnx.Module):
         nothing = jnp.zeros((len(order) + TILE_ROWS, width), jnp.float32)
         found = lax.fori_loop(0, tile_ends[-1], of_tile, nothing)
         places = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype)).reshape(-1, chosen)
-        mixed = jnp.zeros_like(rows)
-        for rank in range(chosen):
-            mixed = mixed + choice.weights[:, rank, None] * found[places[:, rank]]
-        return mixed
+        return choice.added(jnp.zeros_like(rows), lambda rank: found[places[:, rank]])

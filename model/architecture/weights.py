@@ -28,6 +28,7 @@ from model.architecture.experts import EXPERTS
 from model.architecture.stored.checkpoint import StoredCheckpoint
 from model.architecture.stored.decision_head import open_decision_head
 from model.architecture.stored.encoding import Encoding, is_plain
+from model.architecture.stored.experts import experts_apart, experts_together
 from model.architecture.stored.fused import Fused, joined, one_after_another, separated
 from model.architecture.stored.lora import open_adapter
 from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
@@ -84,9 +85,10 @@ class InHostMemory:
         if not self._parameter.transposed:
             slot[rows] = tensor
             return
-        # A strip at a time, whose lines stay in the processor's cache: twice as fast as a whole tensor.
+        # A strip at a time, whose lines stay in the processor's cache: twice as fast as a whole tensor. It is rounded
+        # before it is transposed, which is twice as fast again.
         for start in range(0, len(tensor), STRIP_ROWS):
-            strip = tensor[start : start + STRIP_ROWS]
+            strip = tensor[start : start + STRIP_ROWS].astype(slot.dtype, copy=False)
             slot[:, rows.start + start : rows.start + start + len(strip)] = strip.T
 
     def value(self) -> npt.NDArray[Any]:
@@ -144,9 +146,10 @@ def load(
     with open_tensors(directory) as found, ExitStack() as stack:
         found = stack.enter_context(open_decision_head(directory, found, config.classes)) if config.decides else found
         tensors, fused = text_tensors(found), fused_tensors(config)
+        tensors = experts_apart(tensors) if config.experts_together else tensors
         plain = {name: parts for name, parts in fused.items() if encoding is None or is_plain(name, tensors)}
         quantised = {name: parts for name, parts in fused.items() if name not in plain}
-        tensors = separated(tensors, plain, config.width)
+        tensors = separated(tensors, plain, shapes_of)
         merged = None if adapter is None else stack.enter_context(open_adapter(adapter))
         if merged is not None:
             merged.separate(fused)
@@ -184,6 +187,7 @@ def save(decoder: Decoder, directory: Path) -> None:
         for name, tensor in zip(parameter.names, value, strict=True):
             tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
     tensors = joined(tensors, fused_tensors(decoder.config))
+    tensors = experts_together(tensors) if decoder.config.experts_together else tensors
     config["dtype"] = str(tensors[EMBEDDING].dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
@@ -206,6 +210,8 @@ def _parameter(path: tuple[str, ...], param: nnx.Param[Any], decoder: Decoder) -
     rest = [".".join(path[2:])]
     if of_experts:
         rest = [rest[0].replace(f"{EXPERTS}.", f"{EXPERTS}.{expert}.") for expert in range(stack[1])]
+    elif decoder.config.experts_together:
+        rest = [rest[0].replace("mlp.gate.", "mlp.router.")]
     name = ".".join(("proj", path[-1]) if decoder.config.decides and path[0] == "score" else path)
     return Parameter(
         path=path,
@@ -225,6 +231,12 @@ def fused_tensors(config: DecoderConfig) -> Fused:
         qkv = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
         gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
         of_layer = {"self_attn.qkv_proj": one_after_another(qkv), "mlp.gate_up_proj": one_after_another(gated)}
+    elif config.has_shared_mlp:
+        gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
+        of_layer = {
+            "shared_mlp.input_linear": one_after_another(gated),
+            "shared_mlp.output_linear": one_after_another({"mlp.down_proj": config.width}),
+        }
     elif config.gates_attention:
         # Behind the rows of a head's query are those of its gate.
         rows = np.arange(2 * queries).reshape(-1, 2, config.head_dim)

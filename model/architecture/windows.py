@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from checkpoints.files import context_length
+from checkpoints.files import context_length, rope_field
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.families import Family, Windows
 from model.architecture.rope import Rope
@@ -29,11 +29,19 @@ def read_positions(fields: ConfigurationReader, family: Family) -> tuple[Rope, W
         # HuggingFace ignores it. But the decoder of whoever wrote it may have one.
         raise UnsupportedModelError(f"sliding_window {size} is not implemented for {fields.get('model_type')}")
     layers = _windowed_layers(fields, family)
+    if family.is_gpt_oss and (rope_field(fields.values) not in fields or not _names_base(fields)):
+        raise UnsupportedModelError("config.json lacks rope_scaling or rope_theta")  # HuggingFace would take YaRN
     if windows is None or windows.bases is None:
         rope = Rope.from_huggingface(fields, family.scalings, family.turned)
         return rope, None if size is None or size >= context or not any(layers) else Window(size, layers)
     full, own = Rope.of_kinds(fields, tuple(KINDS), windows.bases, family.scalings)
     return full, Window(min(size or context, context), layers, None if own == full else own)
+
+
+def _names_base(fields: ConfigurationReader) -> bool:
+    """Return whether a configuration names the base of rotary positions."""
+    name = "rope_theta"
+    return name in fields or name in fields.section(rope_field(fields.values))
 
 
 def _window_size(fields: ConfigurationReader, windows: Windows) -> int | None:
@@ -53,7 +61,10 @@ def _windowed_layers(fields: ConfigurationReader, family: Family) -> tuple[bool,
     known = tuple(KINDS) if by_layer else ("full_attention",)
     if windows is None and family.is_hybrid:
         return (False,) * count  # its kinds of layers are those of Recurrence
-    if not isinstance(names, list) or any(name not in known for name in names):
+    if isinstance(names, list):
+        names = ["full_attention" if name == "attention" else name for name in names]  # as HuggingFace reads it
+    missing = family.has_shared_mlp and not names  # HuggingFace would make all layers recurrent
+    if not isinstance(names, list) or missing or any(name not in known for name in names):
         raise UnsupportedModelError(f"layer_types {names!r} is not implemented, only {' and '.join(known)}")
     if windows is None or not by_layer:
         return (True,) * count

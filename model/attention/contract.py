@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -211,6 +212,16 @@ def merge(one: AttentionOutput, other: AttentionOutput) -> AttentionOutput:
     divisor = jnp.where(empty, 1.0, total)
     out = one.out * (weight / divisor)[..., None] + other.out * (other_weight / divisor)[..., None]
     return AttentionOutput(out, jnp.where(empty, -jnp.inf, peak + jnp.log(divisor)))
+
+
+def with_sinks(attended: AttentionOutput, sinks: Array | None) -> Array:
+    """Return what attention gives if each head also sees a sink, a key whose value is zero (arXiv:2309.17453).
+
+    sinks: the scores of these keys, [H]; None: there are none.
+    """
+    if sinks is None:
+        return attended.out
+    return attended.out * jax.nn.sigmoid(attended.log_sum_exp - sinks.astype(jnp.float32))[..., None]
 
 
 def softmax_part(scores: Array, values: Array, product: str) -> AttentionOutput:

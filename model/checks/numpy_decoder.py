@@ -178,20 +178,24 @@ def attend(queries: Floats, keys: Floats, values: Floats, visible: Mask, dtype: 
     return ReferenceAttention(out, log_sum_exp)
 
 
-def merge(one: ReferenceAttention, other: ReferenceAttention) -> Floats:
-    """Return attention [Q, H, D] over two disjoint sets of keys, of which ``other`` is never empty."""
+def merge(one: ReferenceAttention, other: ReferenceAttention) -> ReferenceAttention:
+    """Return attention over two disjoint sets of keys, of which ``other`` is never empty."""
     share = logistic(one.log_sum_exp - other.log_sum_exp)[..., None]
-    return one.out * share + other.out * (1 - share)
+    log_sum_exp = np.logaddexp(one.log_sum_exp, other.log_sum_exp)
+    return ReferenceAttention(one.out * share + other.out * (1 - share), log_sum_exp)
 
 
-def output_mlp(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
-    """Return the hidden states after the layer, [Q, width]; attended: attention output, [Q, H, D]."""
+def output_mlp(layer: Layer, hidden: Floats, attended: ReferenceAttention) -> Floats:
+    """Return the hidden states after the layer, [Q, width]."""
     return after_mixing(layer, hidden, _added(layer, hidden, attended))
 
 
-def _added(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
+def _added(layer: Layer, hidden: Floats, attended: ReferenceAttention) -> Floats:
     """Return what attention adds to hidden states [Q, width]."""
-    flat, attention = attended.reshape(len(hidden), -1), layer.self_attn
+    attention, out = layer.self_attn, attended.out
+    if attention.sinks is not None:
+        out = out * logistic(attended.log_sum_exp - on_host(attention.sinks[...]).astype(np.float32))[..., None]
+    flat = out.reshape(len(hidden), -1)
     if attention.output_gate_proj is not None:
         flat = flat * logistic(linear(entering(layer, hidden), attention.output_gate_proj))
     return linear(flat, attention.o_proj)
@@ -232,25 +236,37 @@ def _mixed(mlp: MixtureOfExperts, rows: Floats) -> Floats:
     out = np.zeros_like(rows)
     for number in np.unique(chosen).tolist():
         tokens, ranks = np.nonzero(chosen == number)
-        gate = _ACTIVATIONS[experts.activation](_of_expert(rows[tokens], experts.gate_proj, number))
-        inner = gate * _of_expert(rows[tokens], experts.up_proj, number)
+        gate = _of_expert(rows[tokens], experts.gate_proj, number)
+        up = _of_expert(rows[tokens], experts.up_proj, number)
+        if experts.clamped is None:
+            inner = _ACTIVATIONS[experts.activation](gate) * up
+        else:
+            gain, limit = experts.clamped
+            gate = np.minimum(gate, np.float32(limit))
+            inner = gate * logistic(gate * np.float32(gain)) * (np.clip(up, -limit, limit) + 1)
         out[tokens] += weights[tokens, ranks, None] * _of_expert(inner, experts.down_proj, number)
     return out
 
 
 def _router_logits(mlp: MixtureOfExperts, rows: Floats) -> Floats:
     """Return the router's logits of what enters a mixture, [T, experts]. Nothing is rounded to the weights' dtype."""
-    return multiply(rows, on_host(mlp.gate.weight[...]).astype(np.float32))
+    logits = multiply(rows, on_host(mlp.gate.weight[...]).astype(np.float32))
+    return logits if mlp.gate.bias is None else logits + on_host(mlp.gate.bias[...]).astype(np.float32)
 
 
 def _of_expert(rows: Floats, projection: Linear, number: int) -> Floats:
     """Return the projection of [T, in] to [T, out] by one expert."""
-    kernel = on_host(projection.weight[...])[number]
-    kernel = kernel.view(jnp.bfloat16) if kernel.dtype == np.uint16 else kernel  # see Experts
-    return multiply(rounded(rows, kernel.dtype), kernel.astype(np.float32))
+
+    def own(weights: Array) -> npt.NDArray[np.generic]:
+        found: npt.NDArray[np.generic] = on_host(weights)[number]
+        return found.view(jnp.bfloat16) if found.dtype == np.uint16 else found  # see Experts
+
+    kernel = own(projection.weight[...])
+    out = multiply(rounded(rows, kernel.dtype), kernel.astype(np.float32))
+    return out if projection.bias is None else out + own(projection.bias[...]).astype(np.float32)
 
 
-def clearness(layer: Layer, hidden: Floats, attended: Floats) -> Floats:
+def clearness(layer: Layer, hidden: Floats, attended: ReferenceAttention) -> Floats:
     """Return by how much the router's logit of the last expert that is chosen leads that of the next one, [T].
 
     Where the two are nearly the same, a rounding error decides, and the results differ in more than the last digits. It

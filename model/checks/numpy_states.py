@@ -41,7 +41,7 @@ def final_states(
             layer, rotary = decoder.layer(of_kind), of_kinds[-1 if is_windowed else 0]
             seen = within if is_windowed else visible
             attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), seen, dtype)
-            hidden = output_mlp(layer, hidden, attended.out)
+            hidden = output_mlp(layer, hidden, attended)
         if shaken:
             hidden *= 1 + last_place * random.standard_normal(hidden.shape, np.float32)
     return hidden

@@ -42,8 +42,8 @@ _KERNELS: dict[str, Axes] = {
     "down_proj": ("mlp", "width"),
     "gate": ("width", "routes"),
 }
-_OF_VALUE_HEADS = {"A_log", "dt_bias"}
-"""Parameters of a recurrent layer that are numbers for each head."""
+_OF_HEADS = {"A_log": "value_heads", "dt_bias": "value_heads", "sinks": "heads"}
+"""Parameters of a layer that are a number for each head."""
 LOW_RANK = "low_rank"
 """The module that has what an adapter adds to a projection, within the module of the projection."""
 POOL: Axes = ("layers", "key_heads", "blocks", "block_tokens", "head_dim")
@@ -64,8 +64,8 @@ def parameter_axes(path: Sequence[str]) -> Axes:
     ValueError for a kernel whose axes are not known, which would otherwise be whole on every chip.
     """
     module, name = path[-2:]
-    if name in _OF_VALUE_HEADS:
-        return "layers", "value_heads"
+    if name in _OF_HEADS:
+        return "layers", _OF_HEADS[name]
     if module == LOW_RANK:
         of_kernel = parameter_axes((*path[:-2], "weight"))
         return (*of_kernel[:-1], "rank") if name == "down" else (*of_kernel[:-2], "rank", of_kernel[-1])

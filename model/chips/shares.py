@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
-from model.architecture.experts import WIDTH
-from model.architecture.families import QKNorm
+from model.architecture.families import FAMILIES, QKNorm
 
 Ranges = tuple[tuple[int, int], ...]
 """Where the numbers of a chip begin and end along the axis of a tensor that is divided, in the chip's order."""
@@ -35,7 +34,7 @@ class Shares:
         """Divide a model. Raises UnsupportedModelError, which names all that can't be divided."""
         sizes = {
             "num_attention_heads": config.query_heads,
-            "intermediate_size" if config.mixture is None else WIDTH: config.mlp_width,
+            FAMILIES[config.family].mlp_width_field: config.mlp_width,
             "vocab_size": config.vocabulary,
         }
         recurrence = config.recurrence

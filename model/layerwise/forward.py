@@ -133,14 +133,12 @@ class LayerwiseForward:
             layer = layers[number]
             queries, keys, values = qkv(*layer, hidden, *_of_kind(angles, is_windowed))
             self._store(number, keys, values, place)
-            out, log_sum_exp = self._no_attention
+            found = self._no_attention
             if attend_prefix is not None:
-                out, log_sum_exp = attend_prefix(
-                    queries, *self._pool[number], blocks, prefix_ends, *begins[is_windowed]
-                )
+                found = attend_prefix(queries, *self._pool[number], blocks, prefix_ends, *begins[is_windowed])
             for attend_items, places, slots in self_attention:
-                (out,) = attend_items(queries, keys, values, out, log_sum_exp, places, slots, *reaches[is_windowed])
-            (hidden,) = output_mlp(*layer, hidden, out)
+                found = attend_items(queries, keys, values, *found, places, slots, *reaches[is_windowed])
+            (hidden,) = output_mlp(*layer, hidden, *found)
         if first.read > 1:
             return hidden  # type: ignore[no-any-return]
         last, layer, is_windowed = len(layers) - 1, layers[-1], self._windowed[-1]
@@ -150,16 +148,16 @@ class LayerwiseForward:
         self._store(last, keys, values, place)
         if not first.read:
             return hidden  # type: ignore[no-any-return]
-        out, log_sum_exp = self._no_attention
+        found = self._no_attention
         if attend_prefix is not None:
             attend_prefix = run[PrefixAttentionKey(logit_rows, self._blocks)]
             seen = [part[step.logit_positions] for part in (step.prefix_ends, *host_begins[is_windowed])]
-            out, log_sum_exp = attend_prefix(queries, *self._pool[last], blocks, *seen)
+            found = attend_prefix(queries, *self._pool[last], blocks, *seen)
         for batch, (places, _, lengths, logit_indices) in zip(batches, indices, strict=True):
             attend_items = run[SelfAttentionKey(batch.bucket.length, batch.bucket.rows, last=True)]
             items = places, lengths, logit_indices, *reaches[is_windowed]
-            (out,) = attend_items(queries, keys, values, out, log_sum_exp, *items)
-        (hidden,) = adapted[OutputMLPKey(logit_rows)](*layer, hidden, out)
+            found = attend_items(queries, keys, values, *found, *items)
+        (hidden,) = adapted[OutputMLPKey(logit_rows)](*layer, hidden, *found)
         return hidden  # type: ignore[no-any-return]
 
     def packed(self, sequence: PackedSequence, *, dense: bool, adapter: str | None = None) -> Computed:
@@ -173,13 +171,13 @@ class LayerwiseForward:
         hidden, *angles = run[EmbedKey(size)](*self._decoder.embedding, tokens, positions)
         for layer, is_windowed in zip(layers[:-1], self._windowed, strict=False):
             queries, keys, values = qkv(*layer, hidden, *_of_kind(angles, is_windowed))
-            (out,) = attend(queries, keys, values, ranges[is_windowed])
-            (hidden,) = output_mlp(*layer, hidden, out)
+            found = attend(queries, keys, values, ranges[is_windowed])
+            (hidden,) = output_mlp(*layer, hidden, *found)
         layer, is_windowed = layers[-1], self._windowed[-1]
         rotary, seen = _of_kind(angles, is_windowed), ranges[is_windowed][logit_positions]
         queries, keys, values, hidden = adapted[QKVKey(size, logit_rows)](*layer, hidden, *rotary, logit_positions)
-        (out,) = run[PackedAttentionKey(size, logit_rows, dense)](queries, keys, values, seen)
-        (hidden,) = adapted[OutputMLPKey(logit_rows)](*layer, hidden, out)
+        found = run[PackedAttentionKey(size, logit_rows, dense)](queries, keys, values, seen)
+        (hidden,) = adapted[OutputMLPKey(logit_rows)](*layer, hidden, *found)
         return Computed(hidden, size)
 
     def _begins(self, step: Step) -> tuple[tuple[TokenIds, ...], tuple[TokenIds, ...]]:

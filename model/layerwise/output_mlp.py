@@ -9,9 +9,11 @@ import numpy as np
 from jax import Array
 from numpy.random import Generator
 
+from model.attention.contract import AttentionOutput
 from model.checks import numpy_decoder
 from model.checks.cases import DISTINCT_ROWS, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
+from model.checks.numpy_decoder import ReferenceAttention
 from model.layerwise.decoder import LayerwiseDecoder
 from model.programs.kind import Source
 
@@ -24,7 +26,7 @@ class OutputMLPKey:
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
         """See :class:`model.programs.kind.ProgramKey`."""
-        arguments = *decoder.layers[0], decoder.hidden(self.tokens), decoder.attended(self.tokens)[0]
+        arguments = *decoder.layers[0], decoder.hidden(self.tokens), *decoder.attended(self.tokens)
         return Source(partial(output_mlp, decoder), arguments)
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
@@ -33,16 +35,19 @@ class OutputMLPKey:
         drawn = DISTINCT_ROWS if config.mixture is None else 4 * DISTINCT_ROWS
         hidden = normal(random, drawn, config.width)
         hidden[::2] = 0.0  # otherwise what is added would be a small part of the sum
-        attended = normal(random, drawn, config.query_heads, config.head_dim)
+        heads = drawn, config.query_heads
+        found = ReferenceAttention(normal(random, *heads, config.head_dim), normal(random, *heads))
         # Rows whose experts would be others after a rounding error have two right answers.
-        clear = np.argsort(-numpy_decoder.clearness(decoder.layer(0), hidden, attended), kind="stable")[:DISTINCT_ROWS]
-        hidden, attended = hidden[clear], attended[clear]
-        after = numpy_decoder.output_mlp(decoder.layer(0), hidden, attended)
-        padded = attended[in_turn(decoder.buckets.padded_rows(self.tokens))]
-        return (*decoder.layers[0], hidden[turns], padded), (ExpectedOutput(after[turns]),)
+        clear = np.argsort(-numpy_decoder.clearness(decoder.layer(0), hidden, found), kind="stable")[:DISTINCT_ROWS]
+        hidden, found = hidden[clear], ReferenceAttention(*(part[clear] for part in found))
+        after = numpy_decoder.output_mlp(decoder.layer(0), hidden, found)
+        padded = (part[in_turn(decoder.buckets.padded_rows(self.tokens))] for part in found)
+        return (*decoder.layers[0], hidden[turns], *padded), (ExpectedOutput(after[turns]),)
 
 
 def output_mlp(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array]:
-    """(*layer, hidden, attention output) -> hidden, float32 [T, width]."""
-    *weights, hidden, attended = arguments
-    return (decoder.layer_of(weights).output_mlp(hidden, attended[: len(hidden)]),)
+    """(*layer, hidden, attention output, log-sum-exp) -> hidden, float32 [T, width]."""
+    *weights, hidden, out, log_sum_exp = arguments
+    layer, rows = decoder.layer_of(weights), len(hidden)
+    attended = layer.self_attn.attended(AttentionOutput(out[:rows], log_sum_exp[:rows]))
+    return (layer.output_mlp(hidden, attended),)

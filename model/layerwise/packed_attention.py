@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.random import Generator
 
-from model.attention.contract import Attention
+from model.attention.contract import Attention, AttentionOutput
 from model.attention.dense import DenseAttention
 from model.checks.cases import DISTINCT_ROWS, attended, in_turn, random_key_values, random_queries
 from model.checks.expected import Case, ExpectedOutput
@@ -47,14 +47,16 @@ class PackedAttentionKey:
         within = (ranges[..., :1] <= positions) & (positions < ranges[..., 1:])
         output = attended(decoder, queries, keys, values, within[:, 0] | within[:, 1])
         missing = ((0, padded_rows(rows) - rows), (0, 0), (0, 0))
-        return (np.pad(queries[turns], missing), keys, values, ranges[turns]), (ExpectedOutput(output.out[turns]),)
+        expected = ExpectedOutput(output.out[turns]), ExpectedOutput(output.log_sum_exp[turns], min_scale=1.0)
+        return (np.pad(queries[turns], missing), keys, values, ranges[turns]), expected
 
 
-def packed_attention(attention: Attention, *arguments: Array) -> tuple[Array]:
-    """(queries, keys, values, ranges [T or n, 2, 2]) -> attention output, float32 [I, H, D].
+def packed_attention(attention: Attention, *arguments: Array) -> AttentionOutput:
+    """(queries, keys, values, ranges [T or n, 2, 2]) -> attention output, [I, H, D] and [I, H].
 
     ranges: what each query sees, as :meth:`model.attention.contract.Attention.attend` takes it.
     """
     queries, keys, values, ranges = arguments
-    out = attention.attend(queries[None, : len(ranges)], keys[None], values[None], ranges[None]).out[0]
-    return (jnp.pad(out, ((0, len(queries) - len(ranges)), (0, 0), (0, 0))),)
+    found = attention.attend(queries[None, : len(ranges)], keys[None], values[None], ranges[None])
+    missing = len(queries) - len(ranges)
+    return AttentionOutput(*(jnp.pad(part[0], ((0, missing), *((0, 0),) * (part.ndim - 2))) for part in found))

@@ -73,29 +73,34 @@ class SelfAttentionKey:
         own = attended(decoder, queries[checked], keys[: len(item_of)], values[: len(item_of)], visible)
         merged = numpy_decoder.merge(ReferenceAttention(before.out[checked], before.log_sum_exp[checked]), own)
         in_bucket = item_of_query >= 0 if self.last else slots[checked] >= 0
-        expected = np.where(in_bucket[:, None, None], merged, before.out[checked])
+        out = np.where(in_bucket[:, None, None], merged.out, before.out[checked])
+        log_sum_exp = np.where(in_bucket[:, None], merged.log_sum_exp, before.log_sum_exp[checked])
+        expected = ExpectedOutput(out, checked), ExpectedOutput(log_sum_exp, checked, min_scale=1.0)
         indices = (batch.lengths, logit_indices) if self.last else (slots,)
         if decoder.config.window is not None:
             indices = (*indices, np.int32(reach))
-        return (queries, keys, values, *before, batch.places, *indices), (ExpectedOutput(expected, checked),)
+        return (queries, keys, values, *before, batch.places, *indices), expected
 
 
-def self_attention(decoder: LayerwiseDecoder, length: int, *arguments: Array) -> tuple[Array]:
-    """(queries, keys, values, out, log-sum-exp, places [R, L], slots [I]) -> attention output, float32 [I, H, D].
+def self_attention(decoder: LayerwiseDecoder, length: int, *arguments: Array) -> AttentionOutput:
+    """(queries, keys, values, out, log-sum-exp, places [R, L], slots [I]) -> attention output, [I, H, D] and [I, H].
 
-    The program merges each token's attention to its own item into ``out``, its attention to the prefix. places and
-    slots: see :class:`model.layerwise.steps.SelfAttentionBatch`. Tokens of other length buckets keep their ``out``.
-    With a sliding window, how many tokens each sees at most comes last, int32 [].
+    The program merges each token's attention to its own item into its attention to the prefix, ``out`` and its
+    log-sum-exp, which tokens of other length buckets keep. places and slots: see
+    :class:`model.layerwise.steps.SelfAttentionBatch`. With a sliding window, how many tokens each sees at most comes
+    last, int32 [].
     """
     queries, keys, values, out, log_sum_exp, places, slots, *reach = arguments
     padded = decoder.attention.attend(queries[places], keys[places], values[places], causal(length, *reach))
     own = (part.reshape(-1, *part.shape[2:])[jnp.maximum(slots, 0)] for part in padded)
-    merged = merge(AttentionOutput(out, log_sum_exp), AttentionOutput(*own)).out
-    return (jnp.where((slots >= 0)[:, None, None], merged, out),)
+    merged, is_own = merge(AttentionOutput(out, log_sum_exp), AttentionOutput(*own)), (slots >= 0)[:, None]
+    return AttentionOutput(
+        jnp.where(is_own[..., None], merged.out, out), jnp.where(is_own, merged.log_sum_exp, log_sum_exp)
+    )
 
 
-def self_attention_for_logits(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Array]:
-    """(queries, keys, values, out, log-sum-exp, places, lengths, logit indices) -> attention output [I, H, D].
+def self_attention_for_logits(decoder: LayerwiseDecoder, *arguments: Array) -> AttentionOutput:
+    """(queries, keys, values, out, log-sum-exp, places, lengths, logit indices) -> attention output.
 
     The same for the query of each item's last token alone: the query and the output of item ``r`` stand at
     ``logit_indices[r]``. Outputs elsewhere stay, and an index of I writes nothing.
@@ -107,4 +112,7 @@ def self_attention_for_logits(decoder: LayerwiseDecoder, *arguments: Array) -> t
     padded = decoder.attention.attend(queries[present][:, None], keys[places], values[places], ranges)
     own = AttentionOutput(*(part[:, 0] for part in padded))
     merged = merge(AttentionOutput(out[present], log_sum_exp[present]), own)
-    return (out.at[logit_indices].set(merged.out, mode="drop"),)
+    before = out, log_sum_exp
+    return AttentionOutput(
+        *(part.at[logit_indices].set(own, mode="drop") for part, own in zip(before, merged, strict=True))
+    )

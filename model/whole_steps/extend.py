@@ -66,7 +66,8 @@ def extend(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
         rotary = rotation(number)
         queries, own = layer.attention_inputs(hidden, rotary)
-        return attend_extension(number, queries, *own, pool.keys, pool.values, number).out, carried
+        found = attend_extension(number, queries, *own, pool.keys, pool.values, number)
+        return layer.self_attn.attended(found), carried
 
     def recur(layer: RecurrentLayer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
         origins, windows, long_chunks = of_states

@@ -81,7 +81,7 @@ def packed(decoder: StackedDecoder, dense: bool, *arguments: Array) -> tuple[Arr
     def attend(layer: Layer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
         rotary = rotation(number)
         queries, own = layer.attention_inputs(hidden, rotary)
-        return attend_packed(number, queries, *own).out, carried
+        return layer.self_attn.attended(attend_packed(number, queries, *own)), carried
 
     hidden, _ = decoder.through_layers(weights, tokens, attend, None, logit_positions)
     return (hidden,)

@@ -62,7 +62,8 @@ def prefill(decoder: StackedDecoder, *arguments: Array) -> tuple[Array, ...]:
         rotary, pool = rotation(number), Pool.of(carried)
         (queries, new), stored = layer.attention_inputs(hidden, rotary), decoder.attention.stored
         keys, values = stored(pool.keys, new.keys, number, places), stored(pool.values, new.values, number, places)
-        return attend_prefix(number, queries, keys, values, number).out, pool._replace(keys=keys, values=values).arrays
+        found = attend_prefix(number, queries, keys, values, number)
+        return layer.self_attn.attended(found), pool._replace(keys=keys, values=values).arrays
 
     def recur(layer: RecurrentLayer, hidden: Array, number: Array, carried: Carried) -> tuple[Array, Carried]:
         (origins, windows), pool = of_states, Pool.of(carried)

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from model.architecture.config import DecoderConfig, Multipliers
 from model.architecture.decoder import Decoder
-from model.architecture.experts import Mixture
+from model.architecture.experts import ClampedGate, Mixture
 from model.architecture.families import Norms, QKNorm
 from model.architecture.recurrence import Recurrence
 from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
@@ -82,6 +82,7 @@ VARIANTS = {
     "granite tied": replace(
         _SMALL, family="granite", tied=True, attention_bias=True, multipliers=Multipliers(4.0, 0.5, 0.2, 1.5)
     ),
+    "granite4": replace(_SMALL, family="granitemoehybrid", multipliers=Multipliers(3.0, 0.6, 0.4, 0.7)),
     "olmo2": replace(_SMALL, family="olmo2", kv_heads=4),
     "olmo2 grouped": replace(_SMALL, family="olmo2", norm_epsilon=1e-6, rope=Rope(500_000.0)),
     "phi3": replace(_SMALL, family="phi3", rope=Rope(250_000.0)),
@@ -128,6 +129,16 @@ VARIANTS = {
     "qwen3 moe not normalised": replace(
         _SMALL, family="qwen3_moe", layers=3, mlp_width=40, head_dim=32, mixture=Mixture(6, 3, normalised=False)
     ),
+    "gpt-oss": replace(
+        _SMALL,
+        family="gpt_oss",
+        layers=3,
+        mlp_width=64,
+        attention_bias=True,
+        rope=Rope(150_000.0, YarnScaling(8.0, 32.0, 1.0, 128, False, 1.2079)),
+        window=Window(7, (True, False, True)),
+        mixture=Mixture(6, 3, True, ClampedGate(1.3, 1.1)),
+    ),
     "mistral wide heads": replace(_SMALL, family="mistral", head_dim=32, kv_heads=1, rope=Rope(1_000_000.0)),
 }
 """The families, and what their configurations can vary; stretched so far that short sequences tell."""
@@ -138,6 +149,7 @@ CLASSIFIERS = {
     "qwen3 with seven classes": replace(_SMALL, classes=7),
     "qwen2 with one output": replace(_SMALL, family="qwen2", classes=1, rope=Rope(1_000_000.0)),
     "llama with two classes": replace(_SMALL, family="llama", classes=2),
+    "gpt-oss with three classes": replace(VARIANTS["gpt-oss"], classes=3),
     "qwen3 moe with three classes": replace(VARIANTS["qwen3 moe"], classes=3),
     "mistral with three classes": replace(_SMALL, family="mistral", classes=3),
     "olmo2 with three classes": replace(_SMALL, family="olmo2", classes=3),
@@ -206,6 +218,8 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             found[layer + "self_attn.o_proj.weight"] = kernel(width, config.query_heads * D)
             if config.attention_bias:
                 found[layer + "self_attn.o_proj.bias"] = bias(width)
+            if config.has_sinks:
+                found[layer + "self_attn.sinks"] = 1.0 + random.standard_normal(config.query_heads).astype(np.float32)
             if config.qk_norm:
                 of_all = config.qk_norm is QKNorm.ALL_HEADS
                 found[layer + "self_attn.q_norm.weight"] = norm(heads["q"] if of_all else D)
@@ -213,8 +227,12 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
         after = 1.0 if config.norms is Norms.BEFORE else _GAIN_AFTER
         found[layer + "post_attention_layernorm.weight"] = norm(width, after)
         mlps, gain = [""], _GAIN
+        biased = config.mlp_bias or (config.mixture is not None and config.mixture.biased)
         if config.mixture is not None:
-            found[layer + "mlp.gate.weight"] = kernel(config.mixture.experts, width, _GAIN_OF_ROUTERS)
+            router = layer + ("mlp.router" if config.experts_together else "mlp.gate")
+            found[f"{router}.weight"] = kernel(config.mixture.experts, width, _GAIN_OF_ROUTERS)
+            if biased:
+                found[f"{router}.bias"] = bias(config.mixture.experts)
             mlps, gain = [f"experts.{number}." for number in range(config.mixture.experts)], _GAIN_OF_EXPERTS
         for mlp in mlps:
             for name, out, size in (
@@ -223,8 +241,10 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
                 ("down", width, config.mlp_width),
             ):
                 found[layer + f"mlp.{mlp}{name}_proj.weight"] = kernel(out, size, gain)
-                if config.mlp_bias:
+                if biased:
                     found[layer + f"mlp.{mlp}{name}_proj.bias"] = bias(out)
+        if config.experts_together:
+            _put_experts_together(found, layer + "mlp.experts.", len(mlps))
         if config.norms is Norms.AROUND:
             found[layer + "pre_feedforward_layernorm.weight"] = norm(width)
         if config.norms is not Norms.BEFORE:
@@ -233,11 +253,30 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             for fused, parts in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):
                 names = [layer + f"{fused.partition('.')[0]}.{part}_proj.weight" for part in parts]
                 found[layer + f"{fused}.weight"] = np.concatenate([found.pop(name) for name in names])
+        if config.has_shared_mlp:
+            gated = [found.pop(f"{layer}mlp.{part}_proj.weight") for part in ("gate", "up")]
+            found[layer + "shared_mlp.input_linear.weight"] = np.concatenate(gated)
+            found[layer + "shared_mlp.output_linear.weight"] = found.pop(layer + "mlp.down_proj.weight")
     found["model.norm.weight"] = norm(width)
     found["model.embed_tokens.weight"] = kernel(config.vocabulary, width, spread / 2 if config.tied else 1.0)
     if not config.tied:
         found["score.weight" if config.classes else "lm_head.weight"] = kernel(config.outputs, width, spread)
     return found
+
+
+def _put_experts_together(found: Tensors, module: str, experts: int) -> None:
+    """Replace the tensors of single experts by those of gpt-oss: gate and up in turn, and kernels as [in, out]."""
+
+    def of_all(name: str) -> np.ndarray:
+        return np.stack([found.pop(f"{module}{expert}.{name}") for expert in range(experts)])
+
+    gate, up, down = (of_all(f"{name}_proj.weight") for name in ("gate", "up", "down"))
+    biases = [of_all(f"{name}_proj.bias") for name in ("gate", "up", "down")]
+    gate_up = np.empty((experts, gate.shape[2], 2 * gate.shape[1]), np.float32)
+    gate_up[..., ::2], gate_up[..., 1::2] = gate.swapaxes(1, 2), up.swapaxes(1, 2)
+    found[module + "gate_up_proj"], found[module + "down_proj"] = gate_up, np.ascontiguousarray(down.swapaxes(1, 2))
+    found[module + "gate_up_proj_bias"] = np.stack(biases[:2], axis=-1).reshape(experts, -1)
+    found[module + "down_proj_bias"] = biases[2]
 
 
 def write(directory: Path, config: DecoderConfig, weights: Tensors) -> Path:

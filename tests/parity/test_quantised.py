@@ -41,12 +41,21 @@ READ_BY_HUGGINGFACE: dict[str, Case] = {"fp8 blocks": _EVEN_BLOCKS} | {
         "int4 by channel",
         "int8 packed",
         "some modules",
+        "mxfp4 of experts",
     )
 }
 """The formats that HuggingFace reads without a GPU, for those of compressed-tensors with that library."""
 
 
-FEW = ("fp8 blocks", "fp8 blocks of experts", "float by channel", "int4 in an order", "awq", "gptq in an order")
+FEW = (
+    "fp8 blocks",
+    "fp8 blocks of experts",
+    "float by channel",
+    "int4 in an order",
+    "awq",
+    "gptq in an order",
+    "mxfp4 of experts",
+)
 """Formats whose scores are always compared; `make matrix` compares those of the others."""
 
 
@@ -75,6 +84,10 @@ def test_huggingface_reads_the_same_scores_out_of_a_quantised_checkpoint(name: s
         from transformers import CompressedTensorsConfig
 
         read["quantization_config"] = CompressedTensorsConfig(run_compressed=False)
+    elif case.config["quant_method"] == "mxfp4":
+        from transformers import Mxfp4Config  # type: ignore[attr-defined,unused-ignore]
+
+        read["quantization_config"] = Mxfp4Config(dequantize=True)
     ours = engines.logprobs(engines.load(tmp_path, "float32"), rows)
     assert np.abs(ours - huggingface.logprobs(tmp_path, rows, "float32", **read)).max() <= FLOAT32_LOGPROBS
 

@@ -1,4 +1,4 @@
-"""Tensors that hold the kernels of several projections, as the checkpoints of Phi-3, Phi-4 and Qwen3.5 do."""
+"""Tensors that hold the kernels of several projections, as in checkpoints of Phi-3, Phi-4, Qwen3.5 and Granite 4."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.architecture.stored.encoding import ROWS_TOGETHER, Array, StoredWeight
+from model.architecture.stored.encoding import ROWS_TOGETHER, Array, Shape, StoredWeight
 from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -49,14 +49,14 @@ class RowsOf:
         return found if stop - first == len(wanted) else found[wanted - first]
 
 
-def separated(tensors: Tensors, fused: Fused, width: int) -> Tensors:
+def separated(tensors: Tensors, fused: Fused, shapes: Mapping[str, Shape]) -> Tensors:
     """Return the tensors of a checkpoint with a tensor for each projection, in place of those for several.
 
-    width: the columns of each tensor. Raises :class:`model.architecture.stored.tensors.WeightsError`.
+    shapes: of the projections. Raises :class:`model.architecture.stored.tensors.WeightsError`.
     """
     found, faults = dict(tensors), []
     for name, parts in fused.items():
-        tensor, wanted = found.pop(name, None), [rows_in_all(parts), width]
+        tensor, wanted = found.pop(name, None), [rows_in_all(parts), *shapes[next(iter(parts))][1:]]
         faults += [f"unknown: {part}" for part in parts if part in found]
         if tensor is None:
             faults.append(f"missing: {name}")

@@ -11,6 +11,7 @@ from model.architecture.stored.compressed_tensors import CompressedTensors
 from model.architecture.stored.encoding import Encoding
 from model.architecture.stored.fp8 import Fp8
 from model.architecture.stored.gptq import Gptq
+from model.architecture.stored.mxfp4 import Mxfp4
 
 FIELD = "quantization_config"
 
@@ -21,6 +22,7 @@ FORMATS: dict[str, Callable[[ConfigurationReader], Encoding]] = {
     "compressed-tensors": CompressedTensors.of,
     "awq": Awq.of,
     "gptq": Gptq.of,
+    "mxfp4": Mxfp4.of,
 }
 """Formats by ``quant_method``."""
 

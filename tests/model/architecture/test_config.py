@@ -20,6 +20,7 @@ FIELDS = CONFIGS["tied"].to_huggingface()
 LLAMA = EVERY["llama"].to_huggingface()
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 GRANITE = {"model_type": "granite", "architectures": ["GraniteForCausalLM"]}
+GRANITE4 = EVERY["granite4"].to_huggingface()
 PHI3 = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 GEMMA3: dict[str, Any] = {
     "model_type": "gemma3_text",
@@ -111,6 +112,14 @@ def test_yarn_may_give_its_magnitude_by_two_scales() -> None:
     assert config.rope.magnitude == pytest.approx((0.1 * math.log(40) + 1) / (0.05 * math.log(40) + 1))
 
 
+def test_granite_4_micro_has_the_published_number_of_parameters() -> None:
+    """Its sizes are those of github.com/generative-computing/granite-switch, tests/shared/granite4_equivalence.py."""
+    sizes = {"vocab_size": 100_352, "hidden_size": 2560, "num_hidden_layers": 40, "num_attention_heads": 40}
+    more = {"num_key_value_heads": 8, "shared_intermediate_size": 8192, "layer_types": ["attention"] * 40}
+    found = DecoderConfig.from_huggingface(GRANITE4 | sizes | more | {"head_dim": None, "tie_word_embeddings": True})
+    assert found.parameters == 3_402_836_480
+
+
 def test_a_left_out_head_dim_is_huggingfaces_default() -> None:
     fields = {name: value for name, value in FIELDS.items() if name != "head_dim"}
     assert DecoderConfig.from_huggingface(fields).head_dim == 128
@@ -198,6 +207,10 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
         ({**PHI3, "rope_scaling": {"type": "yarn"}, "rope_parameters": None}, "rope_scaling.rope_type 'yarn'"),
         ({**PHI3, "rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": None}, "only 'default'"),
         ({**GRANITE, "architectures": ["GraniteForSequenceClassification"]}, "architectures"),
+        ({**GRANITE4, "num_local_experts": None}, "num_local_experts None is not implemented, only 0"),
+        ({**GRANITE4, "position_embedding_type": "nope"}, "position_embedding_type 'nope'"),
+        ({**GRANITE4, "layer_types": ["mamba", "attention", "attention"]}, r"layer_types \['mamba'"),
+        ({**GRANITE4, "layer_types": None}, "layer_types"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({**GEMMA3, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be an integer from 1 up"),
         ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention True"),

@@ -31,6 +31,8 @@ SERVED = {
     "microsoft/phi-4": 14.7,
     "Qwen/Qwen3.5-27B": 27.0,
     "Qwen/Qwen3-30B-A3B": 30.5,
+    "openai/gpt-oss-20b": 20.9,
+    "openai/gpt-oss-120b": 116.8,
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": 480.0,
 }
 """Those that are served, and how many billions of parameters their publishers say that they have."""

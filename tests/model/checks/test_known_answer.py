@@ -187,7 +187,7 @@ FAULTS: dict[str, tuple[Key, Callable[[Program], Program]]] = {
         with_arguments(lambda a: (*a[:4], a[4] - 9, *a[5:])),
     ),
     "ranges that end too early": (PackedAttentionKey(256, 64, dense=False), with_arguments(_one_less(3))),
-    "nothing is added": (OutputMLPKey(128), lambda program: lambda *arguments: (arguments[-2],)),
+    "nothing is added": (OutputMLPKey(128), lambda program: lambda *arguments: (arguments[-3],)),
     "another row's attention": (OutputMLPKey(64), with_arguments(_later(LAYER + 1))),
     "another block": (StoreKey(BLOCKS), with_arguments(_off(4, (-1, 0, 0)))),
     "the beginning of another block": (StoreKey(BLOCKS), with_arguments(_off(4, (0, -1, 0)))),

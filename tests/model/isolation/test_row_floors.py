@@ -113,7 +113,7 @@ def test_a_smaller_step_gives_every_row_the_bits_of_a_larger_step_at_any_place(n
         projected = table[QKVKey(size)](*layer, *entered)
         reading = [np.asarray(part) for part in table[QKVKey(size, BUCKETS.logit_rows)](*layer, *entered, read)]
         seen = table[PrefixAttentionKey(size, BLOCKS)](projected[0], *pool, blocks, ends[own])
-        left = table[OutputMLPKey(size)](*layer, entered[0], seen[0])
+        left = table[OutputMLPKey(size)](*layer, entered[0], *seen)
         found = {"entered": entered, "projected": projected, "beside": reading[1:3], "seen": seen, "left": left}
         if first == 0:  # Those that are read are counted from the beginning of a step.
             found["read"] = [part[:ROW_FLOOR] for part in reading[::3]]

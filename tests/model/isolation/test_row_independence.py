@@ -32,7 +32,7 @@ WIDE = replace(
         ("demonstration", "float32"),
         *(
             pytest.param(each, marks=pytest.mark.slow)
-            for each in (("wide", "bfloat16"), ("qwen35", "float32"), ("qwen3 moe", "float32"))
+            for each in (("wide", "bfloat16"), ("qwen35", "float32"), ("gpt-oss", "float32"))
         ),
         *(
             pytest.param(each, marks=pytest.mark.matrix)
@@ -40,7 +40,7 @@ WIDE = replace(
                 ("demonstration", "bfloat16"),
                 ("wide", "float32"),
                 ("gemma3", "float32"),
-                *((name, "bfloat16") for name in ("gemma3", "qwen35", "qwen3 moe")),
+                *((name, "bfloat16") for name in ("gemma3", "qwen35", "qwen3 moe", "gpt-oss")),
             )
         ),
     ],

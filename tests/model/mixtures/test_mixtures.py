@@ -48,7 +48,8 @@ class Layer:
         """The bits of the hidden states behind the layer of these rows, which fill a step."""
         attended = np.zeros((BUCKETS.step_tokens, *self.attended.shape[1:]), np.float32)
         attended[: len(rows)] = self.attended[rows]
-        (found,) = self._table[OutputMLPKey(len(rows))](*self.decoder.layers[0], self.hidden[rows], attended)
+        seen = attended, np.zeros(attended.shape[:2], np.float32)
+        (found,) = self._table[OutputMLPKey(len(rows))](*self.decoder.layers[0], self.hidden[rows], *seen)
         return np.asarray(found).view(np.int32)
 
 

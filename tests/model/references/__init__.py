@@ -55,6 +55,7 @@ FAMILIES = (
     "gemma3",
     "qwen35",
     "qwen3 moe",
+    "gpt-oss",
 )
 """A checkpoint of each family, whose labels of several tokens are compared."""
 

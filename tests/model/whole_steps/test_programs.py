@@ -27,12 +27,12 @@ from tests.model.whole_steps.runs import SMALL, Prefix, WholeSteps, table
 
 FAMILIES = (
     "tied",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3", "qwen3 moe")),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3", "gpt-oss")),
     *(
         pytest.param(name, marks=pytest.mark.matrix)
         for name in ("untied", "mistral wide heads", "granite", "qwen2 yarn", "llama3 scaled", "llama biased")
     ),
-    *(pytest.param(name, marks=pytest.mark.matrix) for name in ("olmo2 grouped", "phi4 mini", "olmo3")),
+    *(pytest.param(name, marks=pytest.mark.matrix) for name in ("olmo2 grouped", "phi4 mini", "olmo3", "qwen3 moe")),
 )
 RECURRENT = ("qwen35", pytest.param("qwen35 in turn", marks=pytest.mark.matrix))
 PREFIXES = (70, 33, 5, 128)
@@ -106,12 +106,12 @@ def test_prefill_and_extend_give_the_scores_of_programs_by_layer(name: str, engi
 
 
 @pytest.mark.parametrize(
-    # Without and with multipliers, windows and experts.
+    # Without and with multipliers, windows, experts and sinks.
     "name",
     [
         "tied",
         pytest.param("gemma3", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("granite", "qwen3 moe")),
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("granite", "gpt-oss")),
     ],
 )
 def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine: Loaded, whole_steps: Runs) -> None:

@@ -15,6 +15,7 @@ from tests.model.architecture.stored.writers import (
     eight_bits,
     fp8,
     gptq,
+    mxfp4,
     packed_bits,
 )
 from tests.model.checkpoints import Tensors
@@ -100,6 +101,12 @@ CASES = {
     ),
     "awq of several projections": Case(_AWQ, awq(32), model="phi3"),
     "gptq of recurrent layers": Case(_GPTQ, gptq(4, 32, symmetric=False), RECURRENT, model="qwen35"),
+    "mxfp4 of experts": Case(
+        {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"]},
+        mxfp4,
+        r"model\.layers\..*experts\..*_proj",
+        model="gpt-oss",
+    ),
     "fp8 whole": Case(
         _FP8 | {"weight_block_size": None},
         _with_scales_of_activations(fp8(None, "weight_scale_inv", lambda s: s.reshape(())), "activation_scale"),

@@ -30,7 +30,7 @@ def of_group(**changes: Any) -> dict[str, Any]:
     [
         ({"load_in_4bit": True}, "quant_method None"),
         ({"quant_method": "bitsandbytes"}, "quant_method 'bitsandbytes' is not implemented; known: fp8"),
-        ({"quant_method": "mxfp4"}, "quant_method 'mxfp4'"),
+        ({"quant_method": "nvfp4"}, "quant_method 'nvfp4'"),
         ({"quant_method": "modelopt"}, "quantization_config.quant_algo None is not implemented, only FP8 and"),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "quant_algo 'NVFP4'"),
         ("gptq", "quantization_config must be an object"),

@@ -86,6 +86,20 @@ def fp8(
     return quantise
 
 
+def mxfp4(module: str, weight: Array) -> tuple[Tensors, Array]:
+    """Four bits for each number of all experts, [experts, in, out], and a power of two for 32 of an output."""
+    groups = weight.swapaxes(1, 2).reshape(len(weight), weight.shape[2], -1, 32)
+    # The largest number of a group is between 4 and 8 times the scale, and the format ends at 6.
+    exponents = np.floor(np.log2(np.abs(groups).max(axis=-1))).astype(np.int64) - 2
+    numbers = np.ldexp(groups, -exponents[..., None]).astype(ml_dtypes.float4_e2m1fn)
+    meant = np.ldexp(numbers.astype(np.float32), exponents[..., None]).reshape(*weight.swapaxes(1, 2).shape)
+    bits = np.ascontiguousarray(numbers).view(np.uint8) & 15
+    stored = {f"{module}_blocks": bits[..., ::2] | bits[..., 1::2] << 4}
+    return stored | {f"{module}_scales": np.ascontiguousarray(exponents + 127).astype(np.uint8)}, np.ascontiguousarray(
+        meant.swapaxes(1, 2)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """Integers in groups, and what they stand for."""

@@ -32,8 +32,8 @@ MODELS = {
     "windows": VARIANTS["gemma3"],
     # Recurrent layers, whose channels are those of queries, keys and values.
     "recurrent": EVERY["qwen35"],
-    # Every device has a part of each expert.
-    "mixture": VARIANTS["qwen3 moe"],
+    # Every device has a part of each expert, and the sinks of its heads; the last biases of experts are added once.
+    "mixture": VARIANTS["gpt-oss"],
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
