@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Integer,
     LargeBinary,
     Select,
     bindparam,
@@ -45,7 +46,7 @@ from jobs.store.upsert import insert_if_new
 from scoring.chunk import Chunk
 from scoring.layout import Continuations, Rows
 from scoring.options import ScoreOptions
-from scoring.sources import Known, Sources, contents, scores_of
+from scoring.sources import CONTENT_BYTES, Known, Sources, contents, scores_of
 from scoring.work import work_of_each_row
 
 FOUND_AT_ONCE = 20_000  # items that one statement looks for
@@ -183,9 +184,17 @@ def _find(
     with db.read(slow=True) as tx:
         for start in range(0, len(different), FOUND_AT_ONCE):
             some = different[start : start + FOUND_AT_ONCE]
-            for row in tx.execute(_FIND if tx.is_sqlite else _LOOK_UP, given | {"contents": some}):
+            for row in tx.execute(_FIND if tx.is_sqlite else _LOOK_UP, given | _wanted(some, tx)):
                 found.setdefault(row.content, []).append(row)
     return found
+
+
+def _wanted(contents: Sequence[bytes], tx: Transaction) -> dict[str, Any]:
+    """Return the parameters of a statement that looks for contents.
+
+    The driver takes longer to write an array of them for PostgreSQL than PostgreSQL to find them.
+    """
+    return {"contents": contents} if tx.is_sqlite else {"joined": b"".join(contents), "count": len(contents)}
 
 
 def _with_provenances(db: Database, found: list[Sequence[Chunk]]) -> list[Sequence[Chunk]]:
@@ -253,7 +262,7 @@ def forget(tx: Transaction, chunk_ids: Collection[int]) -> None:
     for tenant, of_tenant in sorted(wanted.items()):
         different = sorted(of_tenant)
         for start in range(0, len(different), FOUND_AT_ONCE):
-            given = {"of_tenant": tenant, "contents": different[start : start + FOUND_AT_ONCE]}
+            given = {"of_tenant": tenant, **_wanted(different[start : start + FOUND_AT_ONCE], tx)}
             found_ids = list(tx.scalars(_FIND_IDS if tx.is_sqlite else _LOOK_UP_IDS, given))
             locked = list(tx.scalars(_LOCK, {"ids": found_ids})) if found_ids else []
             if locked:
@@ -311,10 +320,9 @@ def _looking_up(columns: Sequence[Column[Any]], *which: ColumnElement[bool]) -> 
     It might read all scores of the tenant instead, and compare each with thousands of contents. With an offset, it
     can't make a join of this.
     """
-    contents_type = ARRAY(LargeBinary(), dimensions=1)
-    wanted = (
-        func.unnest(bindparam("contents", type_=contents_type)).table_valued("content", name="wanted").render_derived()
-    )
+    number = func.generate_series(0, bindparam("count", type_=Integer) - 1).column_valued("number")
+    joined, start = bindparam("joined", type_=LargeBinary), 1 + CONTENT_BYTES * number
+    wanted = select(func.substring(joined, start, CONTENT_BYTES).label("content")).subquery("wanted")
     own = (table.c.tenant == bindparam("of_tenant"), table.c.content == wanted.c.content, *which)
     found = select(*columns).where(*own).correlate(wanted).offset(literal_column("0")).lateral("found")
     return select(*found.c).select_from(wanted.join(found, true()))

@@ -58,9 +58,7 @@ class Family:
     windows: Windows | None = None  # None: HuggingFace has none for it
     is_hybrid: bool = False  # some layers are recurrent, and what attention gives is gated: see Recurrence
     is_mixture: bool = False  # the MLP of every layer is a mixture of experts: see Mixture
-    has_shared_mlp: bool = (
-        False  # of Granite 4 without experts: the MLP has another name, and gate and up are one tensor
-    )
+    has_shared_mlp: bool = False  # the MLP has the names of Granite 4's, whose gate and up are one tensor
     is_gpt_oss: bool = False  # heads see a sink, experts have a clamped gate and biases, and share their tensors
     # The share of each head that positions rotate, of configurations that leave it out; None: they may name no other.
     turned: float | None = None
