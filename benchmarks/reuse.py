@@ -108,9 +108,8 @@ def main() -> int:
             other = Measured(stack, given.database, keeps=False, model=given.model)
             for number in range(given.rounds):
                 new = texts(given.items, 1 + number, given.words)
-                for one in (keeping, other)[
-                    :: 1 if number % 2 else -1
-                ]:  # whoever comes second meets the first one's end
+                # Whoever comes second meets the end of the first one's job.
+                for one in (keeping, other) if number % 2 else (other, keeping):
                     accepts[one.name].append(one.accept(new))
     report: dict[str, Any] = {
         "items": given.items,

@@ -21,6 +21,7 @@ from checkpoints.adapter_folder import AdapterFolder, Version
 from checkpoints.files import CheckpointError
 from model.adapted_decoders import AdaptedDecoders, Check
 from model.architecture.decoder import Decoder
+from model.architecture.experts import ROUTER
 from model.architecture.projections import Linear, LowRank
 from model.architecture.stored.lora import Adapter, open_adapter
 from model.architecture.stored.tensors import WeightsError
@@ -139,7 +140,8 @@ def adapted(base: Decoder, directory: Path, fingerprint: str) -> tuple[Decoder, 
             if not changed:
                 continue
             module = modules.get(parameter.path[:-1])
-            if module is None or len(parameter.stack) != 1:
+            is_router = parameter.path[-2] == ROUTER
+            if module is None or is_router or len(parameter.stack) != 1:
                 break
             module.low_rank = _low_rank(adapter, parameter.names, parameter.own_shape, np.dtype(module.weight.dtype))
             unserved -= changed

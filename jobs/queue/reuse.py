@@ -189,12 +189,12 @@ def _find(
     return found
 
 
-def _wanted(contents: Sequence[bytes], tx: Transaction) -> dict[str, Any]:
-    """Return the parameters of a statement that looks for contents.
+def _wanted(hashes: Sequence[bytes], tx: Transaction) -> dict[str, Any]:
+    """Return the parameters of a statement that looks for contents: on PostgreSQL their hashes, one behind another.
 
-    The driver takes longer to write an array of them for PostgreSQL than PostgreSQL to find them.
+    The driver would take longer to write an array of them than PostgreSQL to find them.
     """
-    return {"contents": contents} if tx.is_sqlite else {"joined": b"".join(contents), "count": len(contents)}
+    return {"contents": hashes} if tx.is_sqlite else {"joined": b"".join(hashes), "count": len(hashes)}
 
 
 def _with_provenances(db: Database, found: list[Sequence[Chunk]]) -> list[Sequence[Chunk]]:

@@ -20,7 +20,7 @@ from model.architecture.experts import Mixture, read_mixture
 from model.architecture.families import FAMILIES, Family, Norms, QKNorm
 from model.architecture.recurrence import Recurrence, read_recurrence
 from model.architecture.rope import LongScaling, Rope
-from model.architecture.stored.reading import encoding_of
+from model.architecture.stored.reading import MXFP4, encoding_of, method_of
 from model.architecture.windows import KINDS, Window, read_positions
 from scoring.planning.estimates import ModelSize
 
@@ -368,4 +368,6 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family,
     if family.has_shared_mlp:
         for name, only in _GRANITE_WITHOUT_EXPERTS.items():
             fields.require(name, only, present=True)
-    encoding_of(fields)  # It refuses what it can't read.
+    method = method_of(fields.values)
+    if encoding_of(fields) is not None and (method == MXFP4) != family.is_gpt_oss:  # It refuses what it can't read.
+        raise UnsupportedModelError(f"quant_method {method!r} is not implemented for {fields.get('model_type')}")

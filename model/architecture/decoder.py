@@ -41,7 +41,7 @@ class KeyValues(NamedTuple):
 
 
 class SelfAttention(nnx.Module):
-    """The projections of grouped-query attention, with rotary positions and, in some families, QK norm and a gate."""
+    """The projections of grouped-query attention, with rotary positions. Some families have QK norm, a gate, sinks."""
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         heads, kv_heads, head_dim = config.query_heads, config.kv_heads, config.head_dim

@@ -38,6 +38,9 @@ class Mixture(NamedTuple):
         return found | {"num_experts": self.experts, "norm_topk_prob": self.normalised}
 
 
+ROUTER = "gate"
+"""The module that chooses experts, in the decoder and in most names of tensors."""
+
 EXPERTS = "experts"
 """The module that holds the experts of a layer, in names of tensors and in the decoder."""
 

@@ -7,7 +7,7 @@ a float32 power would grow with the position.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -154,6 +154,8 @@ class Rope:
         unless the configuration names another; None: it must be whole. Raises :class:`UnsupportedModelError`.
         """
         theta, section = fields.number("rope_theta", DEFAULT_THETA), fields.section(rope_field(fields.values))
+        for kind in (name for name, value in section.values.items() if isinstance(value, Mapping)):
+            raise UnsupportedModelError(f"{section.named(kind)} is not implemented: all layers have the same positions")
         return cls._of_section(fields, section, theta, scalings, turned)
 
     @classmethod

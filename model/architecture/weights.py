@@ -146,7 +146,8 @@ def load(
     with open_tensors(directory) as found, ExitStack() as stack:
         found = stack.enter_context(open_decision_head(directory, found, config.classes)) if config.decides else found
         tensors, fused = text_tensors(found), fused_tensors(config)
-        tensors = experts_apart(tensors) if config.experts_together else tensors
+        if config.experts_together:
+            tensors = experts_apart(tensors, shapes_of, quantised=encoding is not None)
         plain = {name: parts for name, parts in fused.items() if encoding is None or is_plain(name, tensors)}
         quantised = {name: parts for name, parts in fused.items() if name not in plain}
         tensors = separated(tensors, plain, shapes_of)

@@ -13,6 +13,10 @@ KINDS = {"full_attention": False, "sliding_attention": True}
 """Whether a layer has a window, by its name in ``layer_types``."""
 
 
+_SAME = {"attention": "full_attention"}
+"""Older names of kinds of layers, and what HuggingFace reads in their place."""
+
+
 class Window(NamedTuple):
     """A sliding window: in some layers, a token sees only the last tokens before it."""
 
@@ -56,21 +60,23 @@ def _window_size(fields: ConfigurationReader, windows: Windows) -> int | None:
 def _windowed_layers(fields: ConfigurationReader, family: Family) -> tuple[bool, ...]:
     """Return which layers have the sliding window if there is one."""
     windows = family.windows
-    count, names = fields.integer("num_hidden_layers"), fields.get("layer_types") or []
+    count, given = fields.integer("num_hidden_layers"), fields.get("layer_types") or []
     by_layer = windows is not None and (windows.switch or windows.pattern > 0)
     known = tuple(KINDS) if by_layer else ("full_attention",)
     if windows is None and family.is_hybrid:
         return (False,) * count  # its kinds of layers are those of Recurrence
-    if isinstance(names, list):
-        names = ["full_attention" if name == "attention" else name for name in names]  # as HuggingFace reads it
-    missing = family.has_shared_mlp and not names  # HuggingFace would make all layers recurrent
-    if not isinstance(names, list) or missing or any(name not in known for name in names):
-        raise UnsupportedModelError(f"layer_types {names!r} is not implemented, only {' and '.join(known)}")
+    if family.has_shared_mlp:  # HuggingFace would make all layers recurrent, or read the other name
+        if not given:
+            raise UnsupportedModelError("config.json lacks layer_types")
+        fields.require("layers_block_type", given)
+    names = [_SAME.get(name, name) for name in given] if isinstance(given, list) else given
+    if not isinstance(names, list) or any(name not in known for name in names):
+        raise UnsupportedModelError(f"layer_types {given!r} is not implemented, only {' and '.join(known)}")
+    if names and len(names) != count:
+        raise UnsupportedModelError(f"layer_types has {len(names)} entries for {count} layers")
     if windows is None or not by_layer:
         return (True,) * count
     if names:
-        if len(names) != count:
-            raise UnsupportedModelError(f"layer_types has {len(names)} entries for {count} layers")
         return tuple(KINDS[name] for name in names)
     if windows.switch:
         first = fields.integer("max_window_layers", 28, least=0)

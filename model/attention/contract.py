@@ -20,7 +20,7 @@ from model.layers.rotation import RotaryEmbedding, Rotation
 class AttentionOutput(NamedTuple):
     """The result of attention: zero, and minus infinity, for queries that see no key."""
 
-    out: Array  # [..., H, D]: float32, or from a kernel bf16, as the product that takes it would round it anyway
+    out: Array  # [..., H, D]: float32, or from a kernel bf16, as a product that takes it would round it anyway
     log_sum_exp: Array  # of the scores, float32 [..., H]
 
 

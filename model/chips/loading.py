@@ -47,6 +47,7 @@ class DividedParameter:
     def write(self, number: int, rows: slice, tensor: npt.NDArray[Any]) -> None:
         """See :class:`model.architecture.weights.Destination`."""
         transposed = self._parameter.transposed
+        tensor = tensor.astype(self._parts[0].dtype, copy=False)  # faster before it is transposed than while it is
         parts = [part[number].T if transposed else part[number] for part in self._parts]
         if self._axis is None:
             parts[0][rows] = tensor

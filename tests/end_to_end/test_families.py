@@ -12,7 +12,7 @@ import pytest
 from scoreline.client import Client
 from tests.end_to_end.deployment import KEY, Deployment
 from tests.end_to_end.small_models import ITEMS, LABELS, QUERY, add_weights, expected_scores
-from tests.scoring.tokenizing.tokenizer_families import Family, gemma3, llama3, mistral_v03, qwen2_5, qwen3_5
+from tests.scoring.tokenizing.tokenizer_families import Family, gemma3, gpt_oss, llama3, mistral_v03, qwen2_5, qwen3_5
 from tests.services import RedisServer
 
 LLAMA3_ROPE = {
@@ -29,6 +29,19 @@ FAMILIES: dict[str, tuple[Callable[[Path], Family], dict[str, Any]]] = {
     "gemma3": (
         gemma3,
         {"architectures": ["Gemma3ForCausalLM"], "head_dim": 16, "sliding_window": 4, "sliding_window_pattern": 2},
+    ),
+    "gpt-oss": (
+        gpt_oss,
+        {
+            "architectures": ["GptOssForCausalLM"],
+            "head_dim": 16,
+            "sliding_window": 4,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_theta": 150_000,
+            "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+            "seed": 1,  # whose weights make the labels probable
+        },
     ),
     "qwen3.5": (
         qwen3_5,

@@ -7,6 +7,7 @@ In MXFP4, blocks and scales of numbers have the shape of transposed ones: [exper
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,16 @@ import numpy.typing as npt
 
 from model.architecture.experts import EXPERTS
 from model.architecture.stored.fused import Arrays
-from model.architecture.stored.tensors import Tensor, Tensors
+from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 
 _OF_ALL = re.compile(rf"(.*\.{EXPERTS}\.)(gate_up_proj|down_proj)(_bias|_blocks|_scales|)")
-_OF_ONE = re.compile(rf"(.*\.{EXPERTS}\.)(\d+)\.(\w+)\.(weight|bias)")
+_OF_ONE = re.compile(rf"(.*\.{EXPERTS}\.)(\d+)\.(\w+)(\.\w+)")
 _PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 """The projections whose outputs stand in turn in a tensor."""
 _ENDS = {"": ".weight", "_bias": ".bias", "_blocks": ".weight_blocks", "_scales": ".weight_scales"}
 """How the names of single experts' tensors end. Decoder and formats of weights know no other names."""
+_OF_KIND = {end: kind for kind, end in _ENDS.items()}
+_JOINED = {part: joined for joined, parts in _PARTS.items() for part in parts}
 
 
 class OfExpert:
@@ -52,43 +55,53 @@ class OfExpert:
         return np.ascontiguousarray(found)
 
 
-def experts_apart(tensors: Tensors) -> Tensors:
-    """Return the tensors of a checkpoint with those of single experts in place of those of all of a layer."""
+def experts_apart(tensors: Tensors, wanted: Iterable[str], *, quantised: bool) -> Tensors:
+    """Return the tensors of a checkpoint with those of single experts in place of those of all of a layer.
+
+    wanted: the names of the decoder's tensors, of which those of single experts count; quantised: whether blocks may
+    be in the place of kernels. Raises :class:`model.architecture.stored.tensors.WeightsError` if one is missing.
+    """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         match, shape = _OF_ALL.fullmatch(name), tensor.get_shape()
-        if match is None or len(shape) < 2:
+        parts = () if match is None else _PARTS[match[2]]
+        transposed = match is not None and match[3] == ""
+        if match is None or len(shape) < 2 + transposed or shape[2 if transposed else 1] % len(parts):
             found[name] = tensor
             continue
-        layer, joined, kind = match.groups()
-        parts = _PARTS[joined]
         for expert in range(shape[0]):
             for number, part in enumerate(parts):
-                own = OfExpert(tensor, expert, number, len(parts), transposed=kind == "" and len(shape) == 3)
-                found[f"{layer}{expert}.{part}{_ENDS[kind]}"] = own
+                own = OfExpert(tensor, expert, number, len(parts), transposed=transposed)
+                found[f"{match[1]}{expert}.{part}{_ENDS[match[3]]}"] = own
+    of_experts = [name for name in wanted if _OF_ONE.fullmatch(name)]
+    if quantised:
+        of_experts = [f"{name}_blocks" if f"{name}_blocks" in found else name for name in of_experts]
+    if missing := dict.fromkeys(_in_file(name) for name in of_experts if name not in found):
+        raise WeightsError("weights do not fit:\n  " + "\n  ".join(f"missing: {name}" for name in list(missing)[:20]))
     return found
+
+
+def _in_file(name: str) -> str:
+    """Return the name of the tensor that holds that of a single expert."""
+    match = _OF_ONE.fullmatch(name)
+    return name if match is None else f"{match[1]}{_JOINED[match[3]]}{_OF_KIND[match[4]]}"
 
 
 def experts_together(arrays: Arrays) -> Arrays:
     """Return weights by name with those of all experts in place of those of single ones."""
     found: Arrays = {}
-    of_experts: dict[tuple[str, str, str], dict[int, npt.NDArray[Any]]] = {}
+    of_experts: dict[tuple[str, str], dict[int, npt.NDArray[Any]]] = {}
     for name, array in arrays.items():
         match = _OF_ONE.fullmatch(name)
         if match is None:
             found[name] = array
             continue
-        layer, expert, projection, kind = match.groups()
-        of_experts.setdefault((layer, projection, kind), {})[int(expert)] = array
+        _, expert, projection, _ = match.groups()
+        of_experts.setdefault((_in_file(name), projection), {})[int(expert)] = array
     stacked = {key: np.stack([one[expert] for expert in sorted(one)]) for key, one in of_experts.items()}
-    for joined, parts in _PARTS.items():
-        for layer, projection, kind in list(stacked):
-            if projection != parts[0]:
-                continue
-            in_turn = np.stack([stacked[layer, part, kind] for part in parts], axis=2)  # [experts, out, parts, …]
-            outputs = in_turn.reshape(len(in_turn), -1, *in_turn.shape[3:])
-            if kind == "weight":
-                found[f"{layer}{joined}"] = np.ascontiguousarray(outputs.swapaxes(1, 2))
-            else:
-                found[f"{layer}{joined}_bias"] = outputs
+    for joined in dict.fromkeys(name for name, _ in stacked):
+        parts = [stacked[joined, part] for part in _PARTS[joined.rpartition(".")[2].removesuffix("_bias")]]
+        in_turn = np.stack(parts, axis=2)  # [experts, out, parts, …]
+        outputs = in_turn.reshape(len(in_turn), -1, *in_turn.shape[3:])
+        found[joined] = np.ascontiguousarray(outputs.swapaxes(1, 2)) if outputs.ndim == 3 else outputs
     return found

@@ -15,6 +15,9 @@ from model.architecture.stored.mxfp4 import Mxfp4
 
 FIELD = "quantization_config"
 
+MXFP4 = "mxfp4"
+"""The format of experts that share their tensors, which has no other."""
+
 FORMATS: dict[str, Callable[[ConfigurationReader], Encoding]] = {
     "fp8": Fp8.of,
     "fbgemm_fp8": Fp8.of,
@@ -22,7 +25,7 @@ FORMATS: dict[str, Callable[[ConfigurationReader], Encoding]] = {
     "compressed-tensors": CompressedTensors.of,
     "awq": Awq.of,
     "gptq": Gptq.of,
-    "mxfp4": Mxfp4.of,
+    MXFP4: Mxfp4.of,
 }
 """Formats by ``quant_method``."""
 

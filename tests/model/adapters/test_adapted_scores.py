@@ -25,7 +25,7 @@ LABELS = (3, 17, 41)
 FAMILIES = (
     "qwen2 tied",
     pytest.param("qwen35", marks=pytest.mark.slow),
-    *(pytest.param(name, marks=pytest.mark.matrix) for name in ("phi3", "gemma3")),
+    *(pytest.param(name, marks=pytest.mark.matrix) for name in ("phi3", "gemma3", "granite4")),
 )
 
 
@@ -157,6 +157,8 @@ def test_programs_that_leave_the_adapter_out_are_seen_before_they_are_used(
     [
         ("llama", ("lm_head",), "lm_head"),
         ("qwen3 moe", ("gate_proj",), r"experts\.0\.gate_proj"),
+        ("qwen3 moe", ("gate",), r"mlp\.gate"),
+        ("gpt-oss", ("router",), r"mlp\.router"),
     ],
 )
 def test_what_can_only_be_merged_is_refused_by_name(

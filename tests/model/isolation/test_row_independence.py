@@ -39,7 +39,7 @@ WIDE = replace(
             for each in (
                 ("demonstration", "bfloat16"),
                 ("wide", "float32"),
-                ("gemma3", "float32"),
+                *((name, "float32") for name in ("gemma3", "qwen3 moe")),
                 *((name, "bfloat16") for name in ("gemma3", "qwen35", "qwen3 moe", "gpt-oss")),
             )
         ),

@@ -49,6 +49,7 @@ FAMILIES = (
     "mistral wide heads",
     "mistral with a window",
     "granite",
+    "granite4",
     "olmo2 grouped",
     "olmo3",
     "phi3",

@@ -111,7 +111,7 @@ def test_prefill_and_extend_give_the_scores_of_programs_by_layer(name: str, engi
     [
         "tied",
         pytest.param("gemma3", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("granite", "gpt-oss")),
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("granite", "gpt-oss", "qwen3 moe")),
     ],
 )
 def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine: Loaded, whole_steps: Runs) -> None:

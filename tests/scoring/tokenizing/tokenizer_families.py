@@ -28,6 +28,13 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+O200K = "|".join(
+    [
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]*[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]+{CONTRACTIONS}?",
+        rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}]+[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}]*{CONTRACTIONS}?",
+        r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ]
+)
 WORDS = ["Yes", "No", "yes", "no", "The answer is", "positive", "negative", "Answer:", "CamelCase", "/path//to/"]
 Merges = list[tuple[str, str]]
 
@@ -200,6 +207,17 @@ def qwen3_5(directory: Path) -> Family:
     return replace(found, fragments=(*found.fragments, "e\u0301\u0301", "\u0301"))
 
 
+def gpt_oss(directory: Path) -> Family:
+    """gpt-oss: letters are split by case, contractions stay with their words, and nothing is put before a text."""
+    tokenizer = byte_level(O200K)
+    names = ["<|startoftext|>", "<|endoftext|>", "<|return|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>"]
+    tokenizer.add_special_tokens([special(name) for name in names])
+    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=True, trim_offsets=False, use_regex=True)
+    named: dict[str, Any] = {"bos_token": names[0], "eos_token": names[2], "pad_token": names[1]}
+    write(directory, tokenizer, "gpt_oss", "PreTrainedTokenizerFast", **named)
+    return Family(directory, None, ("<|start|>", "<|message|>", "<|channel|>", "don't", "HTTPServer's"))
+
+
 def llama3(directory: Path, added: Sequence[AddedToken] = (), **options: Any) -> Family:
     """Llama 3, 3.1 and 3.2: whole words before merges, and the beginning of text in the post-processor alone."""
     tokenizer = byte_level(LLAMA3, ignore_merges=True)
@@ -325,9 +343,10 @@ FAMILIES: dict[str, Callable[[Path], Family]] = {
         mistral_v03,
         nemo,
         gemma3,
+        gpt_oss,
     )
 }
-CUTTABLE = ("qwen2_5", "qwen3", "qwen3_5", "llama3", "llama3_told_no_bos", "nemo")
+CUTTABLE = ("qwen2_5", "qwen3", "qwen3_5", "llama3", "llama3_told_no_bos", "nemo", "gpt_oss")
 """The families whose queries are cut. The others have no pre-tokenizer, or added tokens that rule it out."""
 SENTENCE_PIECE = ("llama2", "mistral_v01", "mistral_v01_without_bos", "mistral_v03")
 

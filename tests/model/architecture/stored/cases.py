@@ -101,6 +101,12 @@ CASES = {
     ),
     "awq of several projections": Case(_AWQ, awq(32), model="phi3"),
     "gptq of recurrent layers": Case(_GPTQ, gptq(4, 32, symmetric=False), RECURRENT, model="qwen35"),
+    "fp8 of a shared mlp": Case(
+        _FP8 | {"weight_block_size": [32, 48]},
+        fp8((32, 48), "weight_scale_inv"),
+        r"model\.layers\..*(_proj|_linear)",
+        model="granite4",
+    ),
     "mxfp4 of experts": Case(
         {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"]},
         mxfp4,
