@@ -48,7 +48,7 @@ class TorchDecoder:
     ) -> None:
         import torch
 
-        if config.norms is not Norms.BEFORE or config.multipliers != NO_MULTIPLIERS or config.window is not None:
+        if config.traits.norms is not Norms.BEFORE or config.multipliers != NO_MULTIPLIERS or config.window is not None:
             raise ValueError(f"the decoder in PyTorch does not compute {config.family}")
         self._torch, self._config, self._device = torch, config, device
         self._dtype = getattr(torch, dtype)
@@ -158,7 +158,8 @@ class TorchDecoder:
                 found = linear(normed, weight(f"self_attn.{name}_proj")).unflatten(-1, (-1, config.head_dim))
                 if name == "v":
                     return found.transpose(1, 2)
-                found = self._norm(found, weight(f"self_attn.{name}_norm")) if config.qk_norm is QKNorm.HEAD else found
+                if config.traits.qk_norm is QKNorm.HEAD:
+                    found = self._norm(found, weight(f"self_attn.{name}_norm"))
                 first, second = found.float().transpose(1, 2).chunk(2, dim=-1)
                 rotated = [first * cos - second * sin, second * cos + first * sin]
                 return self._torch.cat(rotated, dim=-1).to(self._dtype)

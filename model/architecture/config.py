@@ -78,23 +78,9 @@ class DecoderConfig:
             raise UnsupportedModelError(f"short_factor has {len(scaling.factors)} numbers for {pairs} pairs of a head")
 
     @property
-    def qk_norm(self) -> QKNorm:
-        return FAMILIES[self.family].qk_norm
-
-    @property
-    def norms(self) -> Norms:
-        """Where the norms of attention and MLP stand."""
-        return FAMILIES[self.family].norms
-
-    @property
-    def norm_offset(self) -> float:
-        """What is added to the weights of norms."""
-        return FAMILIES[self.family].norm_offset
-
-    @property
-    def activation(self) -> str:
-        """The activation of the MLP's gate, by HuggingFace's name."""
-        return FAMILIES[self.family].activation
+    def traits(self) -> Family:
+        """What distinguishes its family."""
+        return FAMILIES[self.family]
 
     @property
     def windowed(self) -> tuple[bool, ...]:
@@ -117,11 +103,6 @@ class DecoderConfig:
         return 0 if self.recurrence is None else self.recurrence.state_bytes
 
     @property
-    def gates_attention(self) -> bool:
-        """Whether what attention gives is multiplied by a gate of the token that asked."""
-        return FAMILIES[self.family].is_hybrid
-
-    @property
     def reach(self) -> int:
         """How many tokens a token sees in a layer with a sliding window, itself among them."""
         return self.context if self.window is None else self.window.size
@@ -133,35 +114,15 @@ class DecoderConfig:
         return (self.rope,) if own is None else (self.rope, own)
 
     @property
-    def is_fused(self) -> bool:
-        """Whether queries, keys and values are one tensor of a checkpoint, and so are gate and up."""
-        return FAMILIES[self.family].is_fused
-
-    @property
     def query_scale(self) -> float:
         """What queries are multiplied by, since attention divides scores by sqrt(head_dim) in all families."""
         multiplier = self.multipliers.attention_multiplier
         return 1.0 if multiplier is None else multiplier * math.sqrt(self.head_dim)
 
     @property
-    def has_sinks(self) -> bool:
-        """Whether each query head also sees a key whose value is zero, and whose score is learned."""
-        return FAMILIES[self.family].is_gpt_oss
-
-    @property
-    def has_shared_mlp(self) -> bool:
-        """Whether a checkpoint has Granite 4's names for the MLP, and gate and up in one tensor."""
-        return FAMILIES[self.family].has_shared_mlp
-
-    @property
-    def experts_together(self) -> bool:
-        """Whether all experts of a layer are one tensor of a checkpoint."""
-        return FAMILIES[self.family].is_gpt_oss
-
-    @property
     def qkv_bias(self) -> bool:
         """Whether the projections to queries, keys and values have biases."""
-        return self.attention_bias or FAMILIES[self.family].always_biased
+        return self.attention_bias or self.traits.always_biased
 
     @property
     def outputs(self) -> int:
@@ -219,14 +180,15 @@ class DecoderConfig:
     def parameters(self) -> int:
         """How many numbers the weights have."""
         heads, keys = self.query_heads * self.head_dim, self.kv_heads * self.head_dim
-        attention = self.width * ((3 if self.gates_attention else 2) * heads + 2 * keys)
+        attention = self.width * ((3 if self.traits.is_hybrid else 2) * heads + 2 * keys)
         attention += (heads + 2 * keys) * self.qkv_bias + self.width * self.attention_bias
-        attention += self.query_heads * self.has_sinks
-        attention += {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}[self.qk_norm]
+        attention += self.query_heads * self.traits.is_gpt_oss
+        normed = {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}
+        attention += normed[self.traits.qk_norm]
         mlp = self._mlp_kernels(1 if self.mixture is None else self.mixture.experts)
         mlp += (2 * self.mlp_width + self.width) * self.mlp_bias
         outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs)) + self.classes * self.decides
-        norms = 4 if self.norms is Norms.AROUND else 2
+        norms = 4 if self.traits.norms is Norms.AROUND else 2
         recurrent = 0 if self.recurrence is None else sum(self.recurrent) * self.recurrence.parameters(self.width)
         return self.attention_layers * attention + recurrent + self.layers * (mlp + norms * self.width) + outside
 
@@ -253,7 +215,7 @@ class DecoderConfig:
         count. In layers with a sliding window, pairs are counted as in the others, so that the time of long prompts is
         estimated too high.
         """
-        of_heads = (3 if self.gates_attention else 2) * self.query_heads + 2 * self.kv_heads
+        of_heads = (3 if self.traits.is_hybrid else 2) * self.query_heads + 2 * self.kv_heads
         mixing = self.attention_layers * self.width * self.head_dim * of_heads
         mlp = self._mlp_kernels(1 if self.mixture is None else self.mixture.chosen)
         if self.recurrence is not None:
@@ -269,7 +231,7 @@ class DecoderConfig:
 
     def to_huggingface(self) -> dict[str, object]:
         """Return the fields of a ``config.json`` that HuggingFace loads as the same model. Classes have no names."""
-        family = FAMILIES[self.family]
+        family = self.traits
         biases = {"attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias}
         return {
             "architectures": [family.classifier if self.classes else family.architecture],
@@ -305,7 +267,7 @@ class DecoderConfig:
 
     def _positions_to_huggingface(self) -> dict[str, object]:
         """Return the fields about positions and sliding windows."""
-        windows, window, rope = FAMILIES[self.family].windows, self.window, self.rope.to_huggingface()
+        windows, window, rope = self.traits.windows, self.window, self.rope.to_huggingface()
         plain: dict[str, object] = {"rope_theta": self.rope.theta, "rope_parameters": rope}
         if windows is None:
             return plain

@@ -47,19 +47,19 @@ class SelfAttention(nnx.Module):
         heads, kv_heads, head_dim = config.query_heads, config.kv_heads, config.head_dim
         self.head_dim = head_dim
         self.query_scale = config.query_scale
-        self.norms_all_heads = config.qk_norm is QKNorm.ALL_HEADS
+        self.norms_all_heads = config.traits.qk_norm is QKNorm.ALL_HEADS
         qkv = {"biased": config.qkv_bias}
         self.q_proj = Linear(config.width, heads * head_dim, stack, dtype, rngs, **qkv)
         self.k_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.v_proj = Linear(config.width, kv_heads * head_dim, stack, dtype, rngs, **qkv)
         self.o_proj = Linear(heads * head_dim, config.width, stack, dtype, rngs, biased=config.attention_bias)
-        self.sinks = nnx.Param(jnp.zeros((*stack, heads), dtype)) if config.has_sinks else None
+        self.sinks = nnx.Param(jnp.zeros((*stack, heads), dtype)) if config.traits.is_gpt_oss else None
         self.output_gate_proj = (
-            Linear(config.width, heads * head_dim, stack, dtype, rngs) if config.gates_attention else None
+            Linear(config.width, heads * head_dim, stack, dtype, rngs) if config.traits.is_hybrid else None
         )
         normed_together = (heads, kv_heads) if self.norms_all_heads else (1, 1)
-        self.q_norm = Norm(normed_together[0] * head_dim, stack, config, dtype) if config.qk_norm else None
-        self.k_norm = Norm(normed_together[1] * head_dim, stack, config, dtype) if config.qk_norm else None
+        self.q_norm = Norm(normed_together[0] * head_dim, stack, config, dtype) if config.traits.qk_norm else None
+        self.k_norm = Norm(normed_together[1] * head_dim, stack, config, dtype) if config.traits.qk_norm else None
 
     def inputs(self, hidden: Array, norm: Norm | None, rotation: Rotation) -> tuple[Array, KeyValues]:
         """Return queries, keys and values of hidden states, float32 [..., width], behind the norm before attention."""
@@ -117,7 +117,7 @@ class MLP(nnx.Module):
         self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
         self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
         self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
-        self.activation = config.activation
+        self.activation = config.traits.activation
         self.gated: Gated | None = None
         """Computes what enters the down projection by a kernel; None: by plain products."""
 
@@ -142,10 +142,10 @@ class MixingLayer(nnx.Module):
 
     def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
         def norm(*places: Norms) -> Norm | None:
-            return Norm(config.width, stack, config, dtype) if config.norms in places else None
+            return Norm(config.width, stack, config, dtype) if config.traits.norms in places else None
 
         self.residual_scale = config.multipliers.residual_multiplier
-        self.norms = config.norms
+        self.norms = config.traits.norms
         self.input_layernorm = norm(Norms.BEFORE, Norms.AROUND)
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
         self.mlp: MLP | MixtureOfExperts = (

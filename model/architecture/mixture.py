@@ -57,7 +57,7 @@ class Experts(nnx.Module):
         self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
         self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
         self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
-        self.activation = config.activation
+        self.activation = config.traits.activation
         self.clamped = mixture.clamped
 
     def one(self, number: Array, rows: Array) -> Array:

@@ -35,7 +35,7 @@ class Norm(nnx.Module):
         offset: float | None = None,
     ) -> None:
         self.weight = nnx.Param(jnp.ones((*stack, size), dtype))
-        self.offset = config.norm_offset if offset is None else offset
+        self.offset = config.traits.norm_offset if offset is None else offset
         self.epsilon = config.norm_epsilon
         self.scale = scale
 

@@ -146,7 +146,7 @@ def load(
     with open_tensors(directory) as found, ExitStack() as stack:
         found = stack.enter_context(open_decision_head(directory, found, config.classes)) if config.decides else found
         tensors, fused = text_tensors(found), fused_tensors(config)
-        if config.experts_together:
+        if config.traits.is_gpt_oss:
             tensors = experts_apart(tensors, shapes_of, quantised=encoding is not None)
         plain = {name: parts for name, parts in fused.items() if encoding is None or is_plain(name, tensors)}
         quantised = {name: parts for name, parts in fused.items() if name not in plain}
@@ -188,7 +188,7 @@ def save(decoder: Decoder, directory: Path) -> None:
         for name, tensor in zip(parameter.names, value, strict=True):
             tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
     tensors = joined(tensors, fused_tensors(decoder.config))
-    tensors = experts_together(tensors) if decoder.config.experts_together else tensors
+    tensors = experts_together(tensors) if decoder.config.traits.is_gpt_oss else tensors
     config["dtype"] = str(tensors[EMBEDDING].dtype)
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
@@ -211,7 +211,7 @@ def _parameter(path: tuple[str, ...], param: nnx.Param[Any], decoder: Decoder) -
     rest = [".".join(path[2:])]
     if of_experts:
         rest = [rest[0].replace(f"{EXPERTS}.", f"{EXPERTS}.{expert}.") for expert in range(stack[1])]
-    elif decoder.config.experts_together:
+    elif decoder.config.traits.is_gpt_oss:
         rest = [rest[0].replace("mlp.gate.", "mlp.router.")]
     name = ".".join(("proj", path[-1]) if decoder.config.decides and path[0] == "score" else path)
     return Parameter(
@@ -228,17 +228,17 @@ def fused_tensors(config: DecoderConfig) -> Fused:
     """Return the tensors of a checkpoint that hold the kernels of several projections."""
     queries, keys = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
     of_layer: Fused = {}
-    if config.is_fused:
+    if config.traits.is_fused:
         qkv = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
         gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
         of_layer = {"self_attn.qkv_proj": one_after_another(qkv), "mlp.gate_up_proj": one_after_another(gated)}
-    elif config.has_shared_mlp:
+    elif config.traits.has_shared_mlp:
         gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
         of_layer = {
             "shared_mlp.input_linear": one_after_another(gated),
             "shared_mlp.output_linear": one_after_another({"mlp.down_proj": config.width}),
         }
-    elif config.gates_attention:
+    elif config.traits.is_hybrid:
         # Behind the rows of a head's query are those of its gate.
         rows = np.arange(2 * queries).reshape(-1, 2, config.head_dim)
         of_layer = {

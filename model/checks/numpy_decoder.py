@@ -284,7 +284,7 @@ def clearness(layer: Layer, hidden: Floats, attended: ReferenceAttention) -> Flo
 def final_normed(decoder: ServedDecoder, hidden: Floats) -> Floats:
     """Return final states after the final norm, [T, width]."""
     scale = np.float32(1 / decoder.config.multipliers.logits_scaling)
-    return scale * _normed(hidden, decoder.head[0], decoder.config.norm_offset, decoder.config.norm_epsilon)
+    return scale * _normed(hidden, decoder.head[0], decoder.config.traits.norm_offset, decoder.config.norm_epsilon)
 
 
 def label_logits(decoder: ServedDecoder, hidden: Floats, labels: TokenIds) -> Floats:

@@ -40,7 +40,7 @@ class Shares:
         recurrence = config.recurrence
         if recurrence is not None:
             sizes["linear_num_key_heads"] = recurrence.key_heads
-        if chips > 1 and config.qk_norm is QKNorm.ALL_HEADS:
+        if chips > 1 and config.traits.qk_norm is QKNorm.ALL_HEADS:
             reason = f"{config.family} norms queries and keys over all heads"
             raise UnsupportedModelError(f"{chips} devices can't share this model, because {reason}")
         faults = [f"{name} {size}" for name, size in sizes.items() if size % chips]

@@ -186,14 +186,14 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
         return (0.15 * random.standard_normal(size)).astype(np.float32)
 
     def norm(size: int, around: float = 1.0) -> np.ndarray:
-        return (around * (1.0 + 0.4 * random.standard_normal(size)) - config.norm_offset).astype(np.float32)
+        return (around * (1.0 + 0.4 * random.standard_normal(size)) - config.traits.norm_offset).astype(np.float32)
 
     D, width = config.head_dim, config.width
     spread = _VARIANT_SPREAD if config in VARIANTS.values() and not config.tied else _LOGIT_SPREAD
     found: Tensors = {}
     for i in range(config.layers):
         layer = f"model.layers.{i}."
-        if config.norms is not Norms.AFTER:
+        if config.traits.norms is not Norms.AFTER:
             found[layer + "input_layernorm.weight"] = norm(width)
         if config.recurrent[i] and config.recurrence is not None:
             sizes = config.recurrence
@@ -206,11 +206,11 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             # Some heads forget at once, and others after hundreds of tokens.
             found[mixer + "A_log"] = np.linspace(-4, 1, sizes.value_heads).astype(np.float32)
             found[mixer + "dt_bias"] = bias(sizes.value_heads)
-            found[mixer + "norm.weight"] = norm(sizes.value_dim) + np.float32(config.norm_offset)
+            found[mixer + "norm.weight"] = norm(sizes.value_dim) + np.float32(config.traits.norm_offset)
             found[mixer + "out_proj.weight"] = kernel(width, sizes.output)
         else:
             heads = {"q": config.query_heads * D, "k": config.kv_heads * D, "v": config.kv_heads * D}
-            rows = heads | {"q": heads["q"] * (2 if config.gates_attention else 1)}
+            rows = heads | {"q": heads["q"] * (2 if config.traits.is_hybrid else 1)}
             for letter, size in rows.items():
                 found[layer + f"self_attn.{letter}_proj.weight"] = kernel(size, width)
                 if config.qkv_bias:
@@ -218,18 +218,18 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             found[layer + "self_attn.o_proj.weight"] = kernel(width, config.query_heads * D)
             if config.attention_bias:
                 found[layer + "self_attn.o_proj.bias"] = bias(width)
-            if config.has_sinks:
+            if config.traits.is_gpt_oss:
                 found[layer + "self_attn.sinks"] = 1.0 + random.standard_normal(config.query_heads).astype(np.float32)
-            if config.qk_norm:
-                of_all = config.qk_norm is QKNorm.ALL_HEADS
+            if config.traits.qk_norm:
+                of_all = config.traits.qk_norm is QKNorm.ALL_HEADS
                 found[layer + "self_attn.q_norm.weight"] = norm(heads["q"] if of_all else D)
                 found[layer + "self_attn.k_norm.weight"] = norm(heads["k"] if of_all else D)
-        after = 1.0 if config.norms is Norms.BEFORE else _GAIN_AFTER
+        after = 1.0 if config.traits.norms is Norms.BEFORE else _GAIN_AFTER
         found[layer + "post_attention_layernorm.weight"] = norm(width, after)
         mlps, gain = [""], _GAIN
         biased = config.mlp_bias or (config.mixture is not None and config.mixture.biased)
         if config.mixture is not None:
-            router = layer + ("mlp.router" if config.experts_together else "mlp.gate")
+            router = layer + ("mlp.router" if config.traits.is_gpt_oss else "mlp.gate")
             found[f"{router}.weight"] = kernel(config.mixture.experts, width, _GAIN_OF_ROUTERS)
             if biased:
                 found[f"{router}.bias"] = bias(config.mixture.experts)
@@ -243,17 +243,17 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
                 found[layer + f"mlp.{mlp}{name}_proj.weight"] = kernel(out, size, gain)
                 if biased:
                     found[layer + f"mlp.{mlp}{name}_proj.bias"] = bias(out)
-        if config.experts_together:
+        if config.traits.is_gpt_oss:
             _put_experts_together(found, layer + "mlp.experts.", len(mlps))
-        if config.norms is Norms.AROUND:
+        if config.traits.norms is Norms.AROUND:
             found[layer + "pre_feedforward_layernorm.weight"] = norm(width)
-        if config.norms is not Norms.BEFORE:
+        if config.traits.norms is not Norms.BEFORE:
             found[layer + "post_feedforward_layernorm.weight"] = norm(width, _GAIN_AFTER)
-        if config.is_fused:
+        if config.traits.is_fused:
             for fused, parts in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):
                 names = [layer + f"{fused.partition('.')[0]}.{part}_proj.weight" for part in parts]
                 found[layer + f"{fused}.weight"] = np.concatenate([found.pop(name) for name in names])
-        if config.has_shared_mlp:
+        if config.traits.has_shared_mlp:
             gated = [found.pop(f"{layer}mlp.{part}_proj.weight") for part in ("gate", "up")]
             found[layer + "shared_mlp.input_linear.weight"] = np.concatenate(gated)
             found[layer + "shared_mlp.output_linear.weight"] = found.pop(layer + "mlp.down_proj.weight")

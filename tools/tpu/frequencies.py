@@ -70,7 +70,7 @@ def _of_projections(config: DecoderConfig) -> Mapping[str, float]:
     found = dict[str, float]()
     for name, counts in turns.items():
         # The first turn also norms the rows.
-        parts = counts if config.norms is Norms.AFTER else [1, counts[0] - 1, *counts[1:]]
+        parts = counts if config.traits.norms is Norms.AFTER else [1, counts[0] - 1, *counts[1:]]
         shares = [count / sum(counts) for count in parts if count]
         found |= {f"{name}/region{n}": share for n, share in enumerate(shares)} if len(shares) > 1 else {}
     return found

@@ -44,7 +44,7 @@ def random_adapter(
     for name, shape in tensor_shapes(config).items():
         module = name.removesuffix(".weight")
         own = module.rpartition(".")[2]
-        if own in modules and not (own == "q_proj" and config.gates_attention):  # which is one tensor with the gate
+        if own in modules and not (own == "q_proj" and config.traits.is_hybrid):  # which is one tensor with the gate
             down = random.standard_normal((rank, shape[1])).astype(np.float32) / np.sqrt(shape[1])
             up = size * random.standard_normal((shape[0], rank)).astype(np.float32)
             found |= {
