@@ -62,9 +62,9 @@ def random_tensors(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
     """Return random bf16 weights by HuggingFace's names, projections as [out, in]."""
     random = np.random.default_rng(seed)
 
-    def kernel(out: int, size: int, gain: float = GAIN) -> np.ndarray:
-        values = random.standard_normal((out, size), np.float32)
-        values *= gain / np.sqrt(size)
+    def kernel(shape: tuple[int, ...], gain: float) -> np.ndarray:
+        values = random.standard_normal(shape, np.float32)
+        values *= gain / np.sqrt(shape[-1])
         return values.astype(ml_dtypes.bfloat16)
 
     def norm(size: int) -> np.ndarray:
@@ -75,7 +75,7 @@ def random_tensors(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
     gains = {weights.EMBEDDING: 0.65 * LOGIT_SPREAD if config.tied else 1.0, weights.HEAD: LOGIT_SPREAD}
     shapes = weights.tensor_shapes(config)
     return {
-        name: norm(*shape) if len(shape) == 1 else kernel(*shape, gains.get(name, GAIN))
+        name: norm(*shape) if len(shape) == 1 else kernel(shape, gains.get(name, GAIN))
         for name, shape in shapes.items()
     }
 

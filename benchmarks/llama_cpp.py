@@ -27,6 +27,8 @@ from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, alone, timed
 from benchmarks.workloads import LabelSequences, LabelWorkload, batches, beginning
 from model.architecture.config import DecoderConfig
+from model.architecture.stored.fused import joined
+from model.architecture.weights import fused_tensors
 from tools.tpu.workloads import Sequences, Workload, labels_of
 
 BATCH_TOKENS = 2_048
@@ -76,14 +78,27 @@ LAYER_TENSORS = {
     "mlp.down_proj.weight": "ffn_down.weight",
 }
 """llama.cpp's names by HuggingFace's, without the layer's ``blk.N.`` and ``model.layers.N.`` in front."""
+HYBRID_TENSORS = LAYER_TENSORS | {
+    "post_attention_layernorm.weight": "post_attention_norm.weight",
+    "linear_attn.in_proj_qkv.weight": "attn_qkv.weight",
+    "linear_attn.in_proj_z.weight": "attn_gate.weight",
+    "linear_attn.in_proj_b.weight": "ssm_beta.weight",
+    "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
+    "linear_attn.conv1d.weight": "ssm_conv1d.weight",
+    "linear_attn.A_log": "ssm_a",
+    "linear_attn.dt_bias": "ssm_dt.bias",
+    "linear_attn.norm.weight": "ssm_norm.weight",
+    "linear_attn.out_proj.weight": "ssm_out.weight",
+}
+"""The same of Qwen3.5."""
 
 
 def write_gguf(path: Path, config: DecoderConfig, weights: dict[str, np.ndarray], dtype: str = DTYPES[0]) -> None:
-    """Write a Qwen3 for llama.cpp. weights: bf16, by HuggingFace's names; dtype: of the file."""
+    """Write a Qwen3 or a Qwen3.5 for llama.cpp. weights: bf16, by HuggingFace's names; dtype: of the file."""
     import gguf
 
-    is_wide = dtype == "float32"
-    writer = gguf.GGUFWriter(path, "qwen3")
+    is_wide, hybrid = dtype == "float32", config.recurrence
+    writer = gguf.GGUFWriter(path, "qwen3" if hybrid is None else "qwen35")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32 if is_wide else gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config.vocabulary)
@@ -97,22 +112,47 @@ def write_gguf(path: Path, config: DecoderConfig, weights: dict[str, np.ndarray]
     writer.add_value_length(config.head_dim)
     writer.add_rope_freq_base(config.rope.theta)
     writer.add_layer_norm_rms_eps(config.norm_epsilon)
-    for name, weight in weights.items():
-        if weight.ndim == 1 or is_wide:
-            writer.add_tensor(_gguf_name(name), weight.astype(np.float32))
+    if hybrid is not None:
+        assert hybrid.key_heads == hybrid.value_heads, "the heads of values are in another order there"
+        writer.add_rope_dimension_count(2 * config.rope.pairs(config.head_dim))
+        writer.add_rope_dimension_sections([config.rope.pairs(config.head_dim), 0, 0, 0])
+        writer.add_ssm_conv_kernel(hybrid.inputs)
+        writer.add_ssm_inner_size(hybrid.output)
+        writer.add_ssm_state_size(hybrid.key_dim)
+        writer.add_ssm_time_step_rank(hybrid.value_heads)
+        writer.add_ssm_group_count(hybrid.key_heads)
+        writer.add_full_attention_interval(config.layers // config.attention_layers)
+    for name, weight in joined(weights, fused_tensors(config)).items():
+        found = _as_stored(name, weight, config)
+        if found.dtype == np.float32 or is_wide:
+            writer.add_tensor(_gguf_name(name, hybrid is not None), found.astype(np.float32))
         else:
-            writer.add_tensor(_gguf_name(name), weight.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+            bits, kind = found.view(np.uint8), gguf.GGMLQuantizationType.BF16
+            writer.add_tensor(_gguf_name(name, hybrid is not None), bits, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _gguf_name(name: str) -> str:
+def _as_stored(name: str, weight: np.ndarray, config: DecoderConfig) -> np.ndarray:
+    """Return a weight as the file has it: what is no kernel in float32."""
+    if name.endswith("A_log"):
+        found: np.ndarray = -np.exp(weight.astype(np.float32))
+        return found
+    if name.endswith("conv1d.weight"):
+        return weight[:, 0].astype(np.float32)
+    if weight.ndim > 1:
+        return weight
+    has_offset = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+    return weight.astype(np.float32) + np.float32(config.traits.norm_offset if has_offset else 0)
+
+
+def _gguf_name(name: str, is_hybrid: bool) -> str:
     if name in TENSORS:
         return TENSORS[name]
     layer, _, rest = name.removeprefix("model.layers.").partition(".")
-    return f"blk.{layer}.{LAYER_TENSORS[rest]}"
+    return f"blk.{layer}.{(HYBRID_TENSORS if is_hybrid else LAYER_TENSORS)[rest]}"
 
 
 class Context:
