@@ -185,7 +185,7 @@ class DecoderConfig:
         attention += self.query_heads * self.traits.is_gpt_oss
         normed = {QKNorm.NONE: 0, QKNorm.HEAD: 2 * self.head_dim, QKNorm.ALL_HEADS: heads + keys}
         attention += normed[self.traits.qk_norm]
-        mlp = self._mlp_kernels(1 if self.mixture is None else self.mixture.experts)
+        mlp = self._mlp_weights(1 if self.mixture is None else self.mixture.experts)
         mlp += (2 * self.mlp_width + self.width) * self.mlp_bias
         outside = self.width * (1 + self.vocabulary + (0 if self.tied else self.outputs)) + self.classes * self.decides
         norms = 4 if self.traits.norms is Norms.AROUND else 2
@@ -197,11 +197,11 @@ class DecoderConfig:
         """How many of these numbers a token is computed with: all, but for experts that are not chosen."""
         if self.mixture is None:
             return self.parameters
-        others = self._mlp_kernels(self.mixture.experts) - self._mlp_kernels(self.mixture.chosen)
+        others = self._mlp_weights(self.mixture.experts) - self._mlp_weights(self.mixture.chosen)
         return self.parameters - self.layers * others
 
-    def _mlp_kernels(self, experts: int) -> int:
-        """Return the numbers of the kernels of a layer's MLP, or all numbers of so many experts and their router."""
+    def _mlp_weights(self, experts: int) -> int:
+        """Return how many numbers a layer's MLP has in its kernels, or so many experts and their router in all."""
         kernels = 3 * experts * self.width * self.mlp_width
         if self.mixture is None:
             return kernels
@@ -217,7 +217,7 @@ class DecoderConfig:
         """
         of_heads = (3 if self.traits.is_hybrid else 2) * self.query_heads + 2 * self.kv_heads
         mixing = self.attention_layers * self.width * self.head_dim * of_heads
-        mlp = self._mlp_kernels(1 if self.mixture is None else self.mixture.chosen)
+        mlp = self._mlp_weights(1 if self.mixture is None else self.mixture.chosen)
         if self.recurrence is not None:
             # A token reads the state for its query and its key, and writes to it.
             of_state = 3 * self.recurrence.output * self.recurrence.key_dim
@@ -245,7 +245,11 @@ class DecoderConfig:
             "head_dim": self.head_dim,
             "intermediate_size": self.mlp_width,
             family.mlp_width_field: self.mlp_width,
-            **(_GRANITE_WITHOUT_EXPERTS | {"layer_types": [*KINDS][:1] * self.layers} if family.has_shared_mlp else {}),
+            **(
+                _GRANITE_WITHOUT_EXPERTS | {"layer_types": ["full_attention"] * self.layers}
+                if family.has_shared_mlp
+                else {}
+            ),
             "max_position_embeddings": self.context,
             **self._positions_to_huggingface(),
             "rms_norm_eps": self.norm_epsilon,
@@ -330,6 +334,6 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family,
     if family.has_shared_mlp:
         for name, only in _GRANITE_WITHOUT_EXPERTS.items():
             fields.require(name, only, present=True)
-    method = method_of(fields.values)
-    if encoding_of(fields) is not None and (method == MXFP4) != family.is_gpt_oss:  # It refuses what it can't read.
+    method, encoding = method_of(fields.values), encoding_of(fields)  # which refuses what it can't read
+    if encoding is not None and (method == MXFP4) != family.is_gpt_oss:
         raise UnsupportedModelError(f"quant_method {method!r} is not implemented for {fields.get('model_type')}")

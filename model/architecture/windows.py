@@ -13,7 +13,7 @@ KINDS = {"full_attention": False, "sliding_attention": True}
 """Whether a layer has a window, by its name in ``layer_types``."""
 
 
-_SAME = {"attention": "full_attention"}
+_OLDER_NAMES = {"attention": "full_attention"}
 """Older names of kinds of layers, and what HuggingFace reads in their place."""
 
 
@@ -69,7 +69,7 @@ def _windowed_layers(fields: ConfigurationReader, family: Family) -> tuple[bool,
         if not given:
             raise UnsupportedModelError("config.json lacks layer_types")
         fields.require("layers_block_type", given)
-    names = [_SAME.get(name, name) for name in given] if isinstance(given, list) else given
+    names = [_OLDER_NAMES.get(name, name) for name in given] if isinstance(given, list) else given
     if not isinstance(names, list) or any(name not in known for name in names):
         raise UnsupportedModelError(f"layer_types {given!r} is not implemented, only {' and '.join(known)}")
     if names and len(names) != count:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
-from model.architecture.families import FAMILIES, QKNorm
+from model.architecture.families import QKNorm
 
 Ranges = tuple[tuple[int, int], ...]
 """Where the numbers of a chip begin and end along the axis of a tensor that is divided, in the chip's order."""
@@ -34,7 +34,7 @@ class Shares:
         """Divide a model. Raises UnsupportedModelError, which names all that can't be divided."""
         sizes = {
             "num_attention_heads": config.query_heads,
-            FAMILIES[config.family].mlp_width_field: config.mlp_width,
+            config.traits.mlp_width_field: config.mlp_width,
             "vocab_size": config.vocabulary,
         }
         recurrence = config.recurrence
