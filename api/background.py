@@ -118,13 +118,17 @@ async def _add_counts(service: Service) -> None:
 
 async def _sweep(service: Service, watch: Watch) -> None:
     """Sweep regularly, as every API process and worker does, and announce what has changed."""
+    more = False
     while True:
         # The jitter keeps processes that started together from sweeping at the same time.
-        await asyncio.sleep(service.store.database.settings.sweep_seconds * random.uniform(0.75, 1.25))
+        pause = service.store.database.settings.sweep_seconds * random.uniform(0.75, 1.25)
+        await asyncio.sleep(0.0 if more else pause)
+        more = False
         try:
             swept = await service.threads.sql(sweep, service.store.database)
         except StorageUnavailable:
             continue
+        more = swept.more
         for job_id in swept.job_ids:
             service.waiters.on_ended(job_id)
         tell(service.acceptance.ringer, swept.models, swept.job_ids)
@@ -133,7 +137,8 @@ async def _sweep(service: Service, watch: Watch) -> None:
 
 
 def _count_and_watch(service: Service, watch: Watch, swept: Swept) -> None:
-    """Count the jobs that ended, and check the invariants."""
+    """Count the jobs that ended, and check the invariants once no job is past its deadline."""
     for job_id, status in statuses(service.store.database, swept.job_ids).items():
         service.metrics.count_ended(job_id, status)
-    watch.after_sweep()
+    if not swept.more:
+        watch.after_sweep()

@@ -58,7 +58,7 @@ def job(engine: Engine, query: TokenIds, items: Sequence[TokenIds]) -> Submissio
     """Return a job of one chunk."""
     return Submission(
         model=engine.card.name,
-        tokenizer_fingerprint=engine.card.tokenizer_fingerprint,
+        work_key=engine.card.work_key,
         prefix=query,
         chunks=[chunk_of(0, Rows.pack(items, [len(query)] * len(items)))],
         label_token_ids=labels_of(engine.card.vocabulary),

@@ -109,10 +109,11 @@ def main() -> None:
     ):
         vocabulary = http.get("/v1/models").json()["data"][0]["vocabulary"]
         if not options.uncalibrated:
-            run(http, body(0, *workload["warm"], vocabulary))
+            warm: tuple[int, int, int] = workload["warm"]
+            run(http, body(0, *warm, vocabulary))
             small = body(0, 8, 8, 1, vocabulary) | {"dry_run": True}
             while not http.post("/v1/jobs", json=small).json()["calibrated"]:
-                run(http, body(0, *workload["warm"], vocabulary))  # The last one may have run beside the compiler.
+                run(http, body(0, *warm, vocabulary))  # The last one may have run beside the compiler.
                 time.sleep(HEARTBEAT_SECONDS)
         found = [compare(http, 1 + n, shape, vocabulary) for n, shape in enumerate(workload["jobs"])]
     worst = max(max(one["ratio"], 1 / one["ratio"]) for one in found)

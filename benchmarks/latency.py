@@ -106,7 +106,7 @@ def submission(card: ModelCard, seed: int, query: int, items: int, priority: Pri
     ]
     return Submission(
         model=card.name,
-        tokenizer_fingerprint=card.tokenizer_fingerprint,
+        work_key=card.work_key,
         prefix=random.integers(0, card.vocabulary, query, np.int32),
         chunks=chunks,
         label_token_ids=tuple(label % card.vocabulary for label in LABELS),

@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +58,7 @@ def measure(attention: Attention, length: int, ranges: np.ndarray, repeats: int)
         started = time.perf_counter()
         jax.block_until_ready(run(*arguments, ranges))
         seconds.append(time.perf_counter() - started)
-    memory = run.memory_analysis()
+    memory: Any = run.memory_analysis()
     return {
         "seconds": round(statistics.median(seconds[1:]), 4),
         "temporary_mb": round(memory.temp_size_in_bytes / 1e6, 1),

@@ -29,6 +29,7 @@ from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.attention.contract import Attention
 from model.attention.dense import DenseAttention
+from model.attention.tiles import TiledAttention
 from model.buckets import Buckets
 from model.checks.known_answer import ModelChecks
 from model.executable_table import ExecutableTable
@@ -72,7 +73,7 @@ class Layer:
         self.buckets = Buckets.of(step_tokens, one_size=not platform.has_row_floor(step_tokens))
         self.dtype = platform.serving_dtype(settings.dtype)
         decoder = Decoder(self.config, dtype=self.dtype, rngs=nnx.Rngs(0), tied_as_rows=platform.tied_as_rows)
-        self.attention = platform.attention(self.dtype)
+        self.attention = TiledAttention()
         self.blocks = PREFIX // self.buckets.step_tokens
         self.decoder = LayerwiseDecoder(decoder, platform, self.buckets, self.blocks)
         self.run = ExecutableTable(self.decoder, platform, ModelChecks(self.decoder, platform).check)

@@ -154,7 +154,11 @@ def positive_integer(config: Mapping[str, Any], field: str) -> int:
 
 def require_directory(directory: Path) -> None:
     """Raise :class:`CheckpointError` unless ``directory`` exists. It is never looked up on the hub instead."""
-    if not directory.is_dir():
+    try:
+        exists = directory.is_dir()
+    except OSError as error:
+        raise CheckpointError(f"model directory {directory} can't be read: {error}") from error
+    if not exists:
         raise CheckpointError(f"model directory {directory} does not exist")
 
 

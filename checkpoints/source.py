@@ -84,9 +84,13 @@ def find_checkpoint(model: str, revision: str | None, contents: Contents) -> Che
     the remedy.
     """
     what, first = ("adapter", contents.value[0]) if contents is Contents.ADAPTER else ("model", "config.json")
-    directory = Path(model).expanduser()
-    if directory.exists():
-        if not directory.is_dir():
+    try:
+        directory = Path(model).expanduser()
+        exists, is_folder = directory.exists(), directory.is_dir()
+    except (OSError, RuntimeError) as error:  # It may not be read, or there is no such user.
+        raise CheckpointError(f"{what} {model} can't be read: {error}") from error
+    if exists:
+        if not is_folder:
             raise CheckpointError(f"{what} {model} is a file; name the folder that holds {first}")
         if revision is not None:
             raise CheckpointError(

@@ -66,8 +66,8 @@ def _facts(kind: str) -> tuple[Sequence[str], list[tuple[str, str]]]:
         case "capital":
             return _CAPITALS, list(table["capitals"].items())
         case "sum":
-            pairs = [(a, b) for a in range(_LARGEST_SUM + 1) for b in range(_LARGEST_SUM + 1 - a)]
-            return _SUMS, [(f"{a}+{b}", str(a + b)) for a, b in pairs]
+            sums = [(a, b) for a in range(_LARGEST_SUM + 1) for b in range(_LARGEST_SUM + 1 - a)]
+            return _SUMS, [(f"{a}+{b}", str(a + b)) for a, b in sums]
         case "opposite":
             pairs = list(table["opposites"].items())
             return _OPPOSITES, pairs + [(second, first) for first, second in pairs if second not in table["opposites"]]

@@ -6,7 +6,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import ColumnElement, Table, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 
 from jobs.file_batches.reading import VISIBLE_BATCH
 from jobs.file_batches.removal import delete_batch
@@ -91,9 +91,11 @@ def delete_tenant(db: Database, tenant: str, key_cache_seconds: float) -> Stored
 
 
 def _remove_work(db: Database, tenant: str) -> None:
+    # So none is sent while work is removed, which takes longer. Deliveries of what ends meanwhile are removed below.
+    _remove_deliveries(db, tenant)
     for batch_id in iter(lambda: _first_batch(db, tenant), None):
         try:
-            delete_batch(db, tenant, batch_id, most_steps=sys.maxsize)
+            delete_batch(db, tenant, batch_id, most_steps=sys.maxsize, silently=True)
         except RequestError:
             continue  # Another process was faster.
     while _end_some_jobs(db, tenant):
@@ -106,8 +108,7 @@ def _remove_work(db: Database, tenant: str) -> None:
         tx.execute(delete(webhook_endpoints).where(webhook_endpoints.c.tenant == tenant))
     while remove_files(db, files.c.tenant == tenant):
         pass
-    while _remove_some(db, webhook_deliveries, webhook_deliveries.c.tenant == tenant):
-        pass
+    _remove_deliveries(db, tenant)
     while remove_prefixes(db):
         pass
     forget_tenant(db, tenant)
@@ -129,8 +130,9 @@ def _end_some_jobs(db: Database, tenant: str) -> bool:
         return bool(some)
 
 
-def _remove_some(db: Database, table: Table, which: ColumnElement[bool]) -> bool:
-    with db.write(slow=True) as tx:
-        some = list(tx.scalars(select(table.c.id).where(which).limit(JOBS_PER_STEP)))
-        tx.execute(delete(table).where(table.c.id.in_(some)))
-        return bool(some)
+def _remove_deliveries(db: Database, tenant: str) -> None:
+    some = select(webhook_deliveries.c.id).where(webhook_deliveries.c.tenant == tenant).limit(JOBS_PER_STEP)
+    removed = True
+    while removed:
+        with db.write(slow=True) as tx:
+            removed = tx.execute(delete(webhook_deliveries).where(webhook_deliveries.c.id.in_(some))).rowcount > 0

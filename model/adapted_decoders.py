@@ -11,7 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from model.architecture.decoder import Decoder
 from model.checks.known_answer import ModelChecks
-from model.executable_table import ExecutableTable
+from model.executable_table import MAX_SHELVED, ExecutableTable
 from model.programs.decoder import DecoderParts
 
 D = TypeVar("D", bound=DecoderParts)
@@ -76,5 +76,13 @@ class AdaptedDecoders(Generic[D]):
         self._tables[made.structure] = executables
 
     def drop(self, adapter: str) -> None:
-        """Have an adapter no longer. Programs stay for others, and so do the weights that these were checked with."""
+        """Have an adapter no longer.
+
+        Programs stay for others, and so do the weights that these were checked with. If there are too many, the oldest
+        go that no adapter has.
+        """
         self._found.pop(adapter, None)
+        used = {id(programs.executables) for programs in self._found.values()}
+        for structure, table in list(self._tables.items()):
+            if sum(map(len, self._tables.values())) > MAX_SHELVED and id(table) not in used:
+                self._tables.pop(structure).clear()

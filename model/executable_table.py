@@ -26,7 +26,8 @@ process when there are no more.
 """
 
 MAX_SHELVED = 768
-"""Programs of a shelf, of all shapes together, from which on those of other shapes are dropped. See MAX_PROGRAMS."""
+"""Programs of a shelf, of all shapes together, from which on those of other shapes are dropped; and of adapters, from
+which on those of adapters that are gone are. See MAX_PROGRAMS."""
 
 D = TypeVar("D")
 
@@ -93,6 +94,16 @@ class ExecutableTable(Generic[D]):
         self._lock = threading.Lock()
         self._turn = None if platform.chips is None else threading.Lock()
         self._table: OrderedDict[ProgramKey[D], Future[jax.stages.Compiled]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def clear(self) -> None:
+        """Drop all programs. Nobody may be waiting for one."""
+        self._table.clear()
+        self._shared.clear()
+        # Otherwise jax would keep them alive. Programs of other tables are not affected.
+        jax.clear_caches()  # type: ignore[no-untyped-call]
 
     def __getitem__(self, key: ProgramKey[D]) -> jax.stages.Compiled:
         """Return a program; compile and check it first if that was not done before.

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from model.attention.contract import Attention, WholeStepAttention
+from model.attention.contract import WholeStepAttention
 from model.attention.cudnn import cudnn_or_xla
-from model.attention.tiles import TiledAttention
 from model.attention.tpu.attention import TPUAttention
 from model.attention.xla import XLAAttention
 from model.chips.mesh import Chips
@@ -126,10 +125,6 @@ class Platform:
         """Return the dtype of the pool for a model that is served in ``dtype``."""
         served = jnp.dtype(dtype)
         return jnp.dtype(jnp.uint16) if self.bf16_as_integers and served == jnp.bfloat16 else served
-
-    def attention(self, dtype: DTypeLike) -> Attention:
-        """Return the attention for a model that is served in ``dtype``: tiles, where there is no kernel."""
-        return TiledAttention()
 
     def whole_step_attention(self, dtype: DTypeLike, head_dim: int, *, has_windows: bool = False) -> WholeStepAttention:
         """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel.

@@ -20,7 +20,9 @@ class WorkerSettings(SettingsSlice):
     )
     worker_metrics_host: str = Field("127.0.0.1", description="address to bind for these metrics")
     step_timeout_seconds: PositiveFloat = Field(
-        600.0, description="a worker whose engine makes no progress for this long ends itself"
+        600.0,
+        description="a worker whose engine makes no progress for this long ends itself; one that loads a "
+        "model of the catalogue has three times as long",
     )
     worker_models: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split_at_commas)] = Field(
         (),
@@ -30,5 +32,6 @@ class WorkerSettings(SettingsSlice):
     worker_models_bytes: PositiveInt | None = Field(
         None,
         description="memory that these models may take together, with what is kept of queries; those that don't fit "
-        "take turns. Default: half of the host's memory on a CPU, and elsewhere the device's",
+        "take turns. A model that takes more is not loaded. Default: half of the memory of the host or container on a "
+        "CPU, and elsewhere the device's",
     )

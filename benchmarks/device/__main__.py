@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from benchmarks.device.findings import Finding, Part, findings_of
 from benchmarks.device.gates import gates
@@ -53,7 +54,7 @@ def main() -> int:
 
 def measured(scale: Scale, until: float) -> Iterator[Finding]:
     """Run all parts, and yield what they find, until the time is over."""
-    values = {}
+    values: dict[str, Any] = {}
     for part in (Part("device", device, (scale,)), Part("products", rate, (scale.tiny,))):
         for finding in findings_of(part, until):
             yield finding

@@ -40,12 +40,13 @@ def device(scale: Scale) -> Iterator[Finding]:
     """Find which device there is, and what computes attention on it."""
     import jax
 
+    from model.attention.tiles import TiledAttention
     from model.platforms import Platform
 
     found = Platform.of(jax.devices()[0])
     dtype = found.serving_dtype("auto")
     attention = found.whole_step_attention(dtype, SHAPES[scale.shape].head_dim) if found.whole_steps else None
-    kind = type(attention or found.attention(dtype)).__name__
+    kind = type(attention or TiledAttention()).__name__
     values = {"kind": found.device_kind, "platform": found.name, "served_in": dtype, "attention": kind}
     yield Finding("device", "device", dict(values))
 

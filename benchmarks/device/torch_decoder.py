@@ -58,7 +58,7 @@ class TorchDecoder:
             for name, sizes in tensor_shapes(config).items()
         }
         self._labels = torch.tensor(labels_of(config.vocabulary), device=device)
-        ways = self._prefix, self._items, self._packed
+        ways: tuple[Callable[..., Any], ...] = (self._prefix, self._items, self._packed)
         self._run_prefix, self._run_items, self._run_packed = (
             torch.compile(way, dynamic=False) if compiled else way for way in ways
         )
@@ -103,7 +103,7 @@ class TorchDecoder:
 
             mask = create_block_mask(_seen(ranges), None, None, size, size, device=self._device)
             found = self._run_packed(tokens[None], positions, read, mask)[: len(sequence.rows)].cpu().numpy()
-            scores[[row.index for row in sequence.rows]] = found
+            scores[[int(row.places[0]) for row in sequence.rows]] = found
         return scores
 
     def _prefix(self, ids: Any) -> tuple[Any, list[tuple[Any, Any]]]:

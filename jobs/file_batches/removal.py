@@ -6,12 +6,14 @@ from sqlalchemy import delete, exists, select, update
 
 from jobs.file_batches.reading import find_batch
 from jobs.file_batches.tables import BatchStatus, batch_lines, file_batches
+from jobs.file_batches.writing import kept_until
 from jobs.files.creation_keys import remove_creation_keys
 from jobs.files.removal import remove_unless_in_use
 from jobs.files.tables import Purpose, files
 from jobs.queue.ending import ROUNDING_SECONDS, remove_at_once
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
+from jobs.store.tables import DELETED
 from jobs.webhooks.outbox import store_batch_delivery
 from jobs.webhooks.tables import webhook_deliveries
 
@@ -20,25 +22,29 @@ STEPS = 100  # most steps of one sweep; the next sweep does the rest
 STEPS_AT_ONCE = 5  # most steps of a deletion; the next sweep does the rest
 
 
-def delete_batch(db: Database, tenant: str, batch_id: str, *, most_steps: int = STEPS_AT_ONCE) -> None:
+def delete_batch(
+    db: Database, tenant: str, batch_id: str, *, most_steps: int = STEPS_AT_ONCE, silently: bool = False
+) -> None:
     """Delete a batch with its jobs and files; cancel it first if it has not ended.
 
     After the first transaction no reader sees the batch and its files, and no line of it becomes a job. Its jobs follow
     line by line; a sweep removes what this process leaves behind. An input file that another batch reads stays. A
-    delivery to its webhook is still sent. most_steps: the steps of removing rows after the first transaction.
+    delivery to its webhook is still sent. most_steps: the steps of removing rows after the first transaction. silently:
+    store no delivery if this cancels it.
 
     Raises RequestError BATCH_NOT_FOUND.
     """
     with db.write() as tx:
         batch = find_batch(tx, tenant, batch_id, lock=True)
-        values: dict[str, object] = {"remove_at": 0.0}
+        values: dict[str, object] = {"remove_at": DELETED}
         if not batch.status.ended:
             values |= {"status": BatchStatus.CANCELLED.value, "cancelling_at": NOW, "ended_at": NOW}
         changed = update(file_batches).where(file_batches.c.id == batch_id).values(values)
         row = tx.execute(changed.returning(*file_batches.c)).one()
-        if not batch.status.ended:
+        if not (batch.status.ended or silently):
             store_batch_delivery(tx, row)
-        tx.execute(update(webhook_deliveries).where(webhook_deliveries.c.job_id == batch_id).values(remove_at=0.0))
+        tx.execute(update(webhook_deliveries).where(webhook_deliveries.c.job_id == batch_id).values(remove_at=DELETED))
+        remove_creation_keys(tx, [batch_id])
         _remove_files(tx, batch_id, row.input_file_id, row.output_file_id, row.error_file_id)
     for _ in range(most_steps):
         if not _remove_step(db, batch_id):
@@ -67,7 +73,7 @@ def shorten_retention(db: Database) -> tuple[int, int]:
     """
     kept, files_kept = db.settings.retention_seconds, db.settings.file_retention_seconds
     with db.write(slow=True) as tx:
-        until = file_batches.c.ended_at + kept
+        until = kept_until(file_batches.c.ended_at + kept)
         shortened = tx.execute(
             update(file_batches)
             .where(file_batches.c.remove_at > NOW, until < file_batches.c.remove_at - ROUNDING_SECONDS)
@@ -104,7 +110,8 @@ def _remove_step(db: Database, batch_id: str) -> bool:
         first_lines = select(*batch_lines.c["number", "job_id"]).where(of_batch).order_by(batch_lines.c.number)
         lines = tx.execute(first_lines.limit(LINES_PER_STEP)).all()
         if lines:
-            remove_at_once(tx, [line.job_id for line in lines if line.job_id is not None])
+            job_ids = [line.job_id for line in lines if line.job_id is not None]
+            remove_at_once(tx, job_ids, deleted=batch.remove_at == DELETED)
             tx.execute(delete(batch_lines).where(of_batch, batch_lines.c.number <= lines[-1].number))
             return True
         _remove_files(tx, batch_id, batch.input_file_id, batch.output_file_id, batch.error_file_id)

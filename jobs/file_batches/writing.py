@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import ColumnElement, Row, func, select, update
 
 from jobs.file_batches.reading import BatchRecord, batch_record
 from jobs.file_batches.tables import LINE_HAS_ENDED, BatchStatus, batch_lines, file_batches
 from jobs.files.receiving import append_parts, store_new_file
-from jobs.files.tables import FileState, Purpose, files
+from jobs.files.tables import FileState, Purpose, creation_keys, files
+from jobs.queue.idempotency import with_its_key
 from jobs.queue.read import results_of
 from jobs.store.clock import NOW
 from jobs.store.codec import TOKEN_BYTES, unpack_options
@@ -176,12 +177,12 @@ def end_batch(db: Database, batch: BatchRecord, error_message: str | None = None
     error_message: why it has failed, if it has. Returns the batch, or None if it has ended before.
     """
     status = _final_status(batch) if error_message is None else BatchStatus.FAILED
-    kept = db.settings.retention_seconds
+    kept = NOW + db.settings.retention_seconds
     with db.write() as tx:
         row = tx.execute(
             update(file_batches)
             .where(file_batches.c.id == batch.id, file_batches.c.status == batch.status.value)
-            .values(status=status.value, ended_at=NOW, remove_at=NOW + kept, error_message=error_message)
+            .values(status=status.value, ended_at=NOW, remove_at=kept_until(kept), error_message=error_message)
             .returning(*file_batches.c)
         ).one_or_none()
         if row is None:
@@ -193,6 +194,11 @@ def end_batch(db: Database, batch: BatchRecord, error_message: str | None = None
         )
         store_batch_delivery(tx, row)
         return batch_record(row)
+
+
+def kept_until(kept: ColumnElement[float]) -> ColumnElement[float]:
+    """Return until when a batch is kept: at least until its Idempotency-Key expires, as jobs are."""
+    return with_its_key(kept, creation_keys.c.made_id, file_batches.c.id)
 
 
 def _final_status(batch: BatchRecord) -> BatchStatus:

@@ -1,7 +1,7 @@
 """The Idempotency-Keys of files and batches: the first request with a key makes one, later ones get it.
 
-The keys of jobs are those of :mod:`jobs.queue.idempotency`, which knows jobs only. A key is removed with its file or
-batch.
+The keys of jobs are those of :mod:`jobs.queue.idempotency`, which knows jobs only. A key is free again once its file is
+deleted or has expired, or its batch is deleted.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, bindparam, delete, select
+from sqlalchemy import ColumnElement, Row, bindparam, delete, literal_column, select
 
-from jobs.files.tables import creation_keys
+from jobs.files.reading import VISIBLE_FILE
+from jobs.files.tables import FileState, creation_keys, files
 from jobs.queue.idempotency import check_earlier, taking
 from jobs.store.database import Transaction
 
@@ -44,7 +45,12 @@ def remove_creation_keys(tx: Transaction, made_ids: Sequence[str]) -> None:
     tx.execute(delete(creation_keys).where(creation_keys.c.made_id.in_(made_ids)))
 
 
-_TAKE = taking(creation_keys.c.made_id)
+# Of the key that is in the way, as in jobs.queue.idempotency. A batch is kept for as long as its key, and a file may
+# expire before.
+_ITS_FILE: ColumnElement[str] = literal_column("creation_keys.made_id")
+_RECEIVED = files.c.state == FileState.READY.value
+_GONE = select(files.c.id).where(files.c.id == _ITS_FILE, _RECEIVED, ~VISIBLE_FILE).exists()
+_TAKE = taking(creation_keys.c.made_id, _GONE)
 _FIND = select(creation_keys).where(
     creation_keys.c.tenant == bindparam("tenant"), creation_keys.c.key == bindparam("key")
 )

@@ -7,13 +7,25 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Select, bindparam, case, func, or_, select, update
 
+from jobs.queue.idempotency import with_its_key
 from jobs.queue.read import job_record
 from jobs.queue.removal import remove_jobs
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.lists import is_one_of
 from jobs.store.records import JobError, JobRecord, JobStatus, Origin
-from jobs.store.tables import CLAIMED, HAS_ENDED, STAGED, WAITING, ChunkState, Seconds, chunks, idempotency_keys, jobs
+from jobs.store.tables import (
+    CLAIMED,
+    DELETED,
+    HAS_ENDED,
+    STAGED,
+    WAITING,
+    ChunkState,
+    Seconds,
+    chunks,
+    idempotency_keys,
+    jobs,
+)
 from jobs.tenancy.ownership import find_job
 from jobs.webhooks.outbox import store_deliveries
 from jobs.webhooks.tables import webhook_deliveries
@@ -38,8 +50,8 @@ def end_jobs(
     """End locked jobs, drop their unfinished chunks and store the deliveries to their webhooks.
 
     Only the update that finishes the last chunk of a job ends jobs, too: see :func:`ending_columns`. silently: store no
-    deliveries. Returns the ids of the jobs that this call ended, and when they ended; a job that had ended before stays
-    as it is.
+    deliveries, and forget the webhooks. Returns the ids of the jobs that this call ended, and when they ended; a job
+    that had ended before stays as it is.
     """
     values = {
         "job_ids": list(job_ids),
@@ -52,6 +64,8 @@ def end_jobs(
     ended = {row.id: row.finished_at for row in rows}
     if not silently:
         store_deliveries(tx, rows, status)
+    elif ended:
+        tx.execute(update(jobs).where(jobs.c.id.in_(ended)).values(webhook=None))
     if ended and status is not JobStatus.SUCCEEDED:
         tx.execute(
             update(chunks)
@@ -62,11 +76,6 @@ def end_jobs(
 
 
 _KEEP_JOB: ColumnElement[float] = bindparam("keep_job_seconds", type_=Seconds)
-# A key is removed with its job. So a job is kept at least until its key expires: up to then the key is remembered. A
-# job has one key at most. An aggregate such as max() could make PostgreSQL read the index of all expiry times.
-_KEY_UNTIL = (
-    select(idempotency_keys.c.expires_at).where(idempotency_keys.c.job_id == jobs.c.id).limit(1).scalar_subquery()
-)
 
 
 def _kept_until(end: ColumnElement[float]) -> ColumnElement[float]:
@@ -77,7 +86,7 @@ def _kept_until(end: ColumnElement[float]) -> ColumnElement[float]:
         (jobs.c.origin == Origin.LINE.value, func.coalesce(jobs.c.expires_at - end, 0.0) + _KEEP_JOB),
         else_=_KEEP_JOB,
     )
-    return case((kept < _KEY_UNTIL, _KEY_UNTIL), else_=kept)
+    return with_its_key(kept, idempotency_keys.c.job_id, jobs.c.id)
 
 
 _ENDED: dict[str, Any] = {"finished_at": NOW, "remove_at": _kept_until(NOW), "received_at": None}
@@ -161,12 +170,14 @@ def delete(db: Database, tenant: str, job_id: str) -> None:
         pass
 
 
-def remove_at_once(tx: Transaction, job_ids: Collection[str], *, silently: bool = False) -> None:
+def remove_at_once(tx: Transaction, job_ids: Collection[str], *, silently: bool = False, deleted: bool = True) -> None:
     """Cancel jobs that have not ended, and let no reader see any of them. Their rows are to be removed afterwards.
 
-    silently: store no deliveries of jobs that this cancels.
+    silently: store no deliveries of jobs that this cancels. deleted: their owner wants it so. Otherwise their time is
+    over, and the scores that are kept of their items stay, except for those of jobs that were deleted before.
     """
+    at = DELETED if deleted else NOW
     tx.execute(lock_jobs(job_ids))
     end_jobs(tx, job_ids, JobStatus.CANCELLED, silently=silently)
-    tx.execute(update(jobs).where(jobs.c.id.in_(job_ids)).values(remove_at=0.0))
-    tx.execute(update(webhook_deliveries).where(webhook_deliveries.c.job_id.in_(job_ids)).values(remove_at=0.0))
+    tx.execute(update(jobs).where(jobs.c.id.in_(job_ids), jobs.c.remove_at != DELETED).values(remove_at=at))
+    tx.execute(update(webhook_deliveries).where(webhook_deliveries.c.job_id.in_(job_ids)).values(remove_at=at))

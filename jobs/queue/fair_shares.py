@@ -5,9 +5,9 @@ flow is the work that was claimed of it, in tokens as :mod:`scoring.work` counts
 Claims serve the open flows in the order of their virtual times. So a tenant with a long backlog delays the job of
 another tenant by the claim that is under way, and no worker is idle while work waits.
 
-Adding work to a flow opens it, in the same transaction. A claim that finds a flow empty closes it. A flow that is
-opened starts no earlier than the open flows, so a tenant can't save up its share. "Open" is only a hint: a claim that
-finds work in a closed flow opens it.
+Adding work to a flow opens it, in the same transaction. A claim that finds a flow empty closes it, unless a live worker
+can score what waits in it. A flow that is opened starts no earlier than the open flows, so a tenant can't save up its
+share. "Open" is only a hint: a claim that finds work in a closed flow opens it.
 
 Flows are almost last in the order of locks. A transaction first creates all flows that are missing, then opens or
 charges the others; each in the order of their keys. A transaction that adds work holds the row of the flow with FOR KEY
@@ -18,7 +18,7 @@ lock, and skips flows that are locked.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     CTE,
@@ -39,6 +39,9 @@ from sqlalchemy import (
     update,
 )
 
+from checkpoints.card import ModelCard
+from jobs.queue.read import CLAIMABLE, card_parameters
+from jobs.queue.worker_registry import live_cards
 from jobs.store.database import Transaction
 from jobs.store.lists import is_one_of, numbers_by_name
 from jobs.store.sqlite import BY_CODE_POINTS
@@ -133,26 +136,34 @@ def charging(
 
 
 def update_flows(
-    tx: Transaction, model: str, tokens: Mapping[str, int], empty: Collection[str], *, interactive: bool
+    tx: Transaction, card: ModelCard, tokens: Mapping[str, int], empty: Collection[str], *, interactive: bool
 ) -> None:
     """Open flows and charge a claim to them, and close flows that the claim found empty. Call it at the claim's end.
 
-    Flows are named by their tenants. tokens: the work that was claimed of each flow, if any of these was found closed;
-    otherwise nothing, because :func:`charging` has charged them.
+    Flows are named by their tenants. card: what the worker that claims serves. tokens: the work that was claimed of
+    each flow, if any of these was found closed; otherwise nothing, because :func:`charging` has charged them.
     """
     if tokens:
-        open_flows(tx, [Flow(model, tenant, interactive) for tenant in tokens])
-        tx.execute(_CHARGE, {"of_model": model, "of_class": interactive, "tokens": tokens})
+        open_flows(tx, [Flow(card.name, tenant, interactive) for tenant in tokens])
+        tx.execute(_CHARGE, {"of_model": card.name, "of_class": interactive, "tokens": tokens})
     if empty:
-        _close(tx, model, empty, interactive)
+        _close(tx, card, empty, interactive)
 
 
-def _close(tx: Transaction, model: str, names: Collection[str], interactive: bool) -> None:
-    """Close flows. A flow stays open if any worker's work waits in it, or if a transaction is adding work to it."""
+def _close(tx: Transaction, card: ModelCard, names: Collection[str], interactive: bool) -> None:
+    """Close flows. A flow stays open if a live worker's work waits in it, or if a transaction is adding work to it.
+
+    A flow whose work nobody can score would keep its virtual time, and with it all flows that are opened.
+    """
     # Locked before the query: no transaction that adds work is under way, and what was added before is visible.
-    locked = list(tx.scalars(_LOCK_EMPTY[interactive], {"of_model": model, "names": names}))
-    if locked:
-        tx.execute(_CLOSE[interactive], {"of_model": model, "names": locked})
+    given: dict[str, Any] = {"of_model": card.name, "names": names}
+    left = set(tx.scalars(_LOCK_EMPTY[interactive], card_parameters(card) | given))
+    if left:
+        left -= set(tx.scalars(_CLOSE[interactive], given | {"names": left}))
+    if left:
+        for one in (card, *live_cards(tx, card.name)):
+            left -= set(tx.scalars(_WITH_WORK[interactive], card_parameters(one) | given | {"names": left}))
+        tx.execute(_CLOSE_ALL[interactive], given | {"names": left})
 
 
 def is_of_class(interactive: bool) -> ColumnElement[bool]:
@@ -196,15 +207,25 @@ _NAMED = {
     )
     for interactive in (False, True)
 }
+# Of the worker of card_parameters. A limit keeps PostgreSQL from turning this into a join with all chunks that wait.
+_WORK = {
+    interactive: select(chunks.c.id)
+    .where(CLAIMABLE, chunks.c.tenant == flows.c.tenant, is_of_class(interactive))
+    .limit(1)
+    .scalar_subquery()
+    for interactive in (False, True)
+}
+# A claim also takes a flow for empty whose work another claim holds, or which is left to another worker for a moment.
 _LOCK_EMPTY = {
-    interactive: select(flows.c.tenant).where(*named).with_for_update(skip_locked=True)
+    interactive: select(flows.c.tenant)
+    .where(*named, _WORK[interactive].is_(None))
+    .with_for_update(of=flows, skip_locked=True)
     for interactive, named in _NAMED.items()
 }
 _CLOSE = {
     interactive: update(flows)
     .where(
         *named,
-        # A limit keeps PostgreSQL from turning this into a join with all chunks that wait.
         select(chunks.c.id)
         .where(WAITING, chunks.c.model == flows.c.model, chunks.c.tenant == flows.c.tenant, is_of_class(interactive))
         .limit(1)
@@ -212,5 +233,11 @@ _CLOSE = {
         .is_(None),
     )
     .values(is_open=False)
+    .returning(flows.c.tenant)
     for interactive, named in _NAMED.items()
 }
+_WITH_WORK = {
+    interactive: select(flows.c.tenant).where(*named, _WORK[interactive].is_not(None))
+    for interactive, named in _NAMED.items()
+}
+_CLOSE_ALL = {interactive: update(flows).where(*named).values(is_open=False) for interactive, named in _NAMED.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Row, bindparam, delete, exists, literal_column, or_, select, update
+from sqlalchemy import Column, ColumnElement, Row, bindparam, case, delete, exists, literal_column, or_, select, update
 from sqlalchemy.sql.dml import ReturningInsert
 
 from jobs.store.clock import NOW
@@ -107,6 +107,16 @@ def set_body_hash(tx: Transaction, made: Column[str], made_id: str, body_hash: s
     """Store the hash of a body that has arrived as a whole. Its key, if it has one, is valid from now on."""
     values = {"body_hash": body_hash, "expires_at": NOW + tx.settings.idempotency_seconds}
     tx.execute(update(made.table).where(made == made_id).values(values))
+
+
+def with_its_key(kept: ColumnElement[float], made: Column[str], made_id: Column[str]) -> ColumnElement[float]:
+    """Return until when something is kept: until ``kept``, and at least until its key expires, so that it is known.
+
+    made: the column of the keys' table that has the ids of what was made; made_id: the column of these ids.
+    """
+    # It has one key at most. An aggregate such as max() could make PostgreSQL read the index of all expiry times.
+    key_until = select(made.table.c.expires_at).where(made == made_id).limit(1).scalar_subquery()
+    return case((kept < key_until, key_until), else_=kept)
 
 
 def remove_keys(tx: Transaction, job_ids: Sequence[str]) -> None:

@@ -295,6 +295,12 @@ def has_waiting(db: Database, card: ModelCard, worker_id: str = "", *, interacti
         return tx.scalar(statement, card_parameters(card, worker_id)) is not None
 
 
+def waiting_work_keys(db: Database, model: str) -> set[str]:
+    """Return the keys of the versions of a model for which work waits: see ModelCard.work_key."""
+    with db.read() as tx:
+        return set(tx.scalars(_WAITING_KEYS, {"for_model": model}))
+
+
 def seconds_until_free(db: Database, card: ModelCard) -> float | None:
     """Return the seconds until work that is left to another worker may be claimed by anybody; None without any."""
     with db.read() as tx:
@@ -311,6 +317,17 @@ def others_wait(db: Database, card: ModelCard, worker_id: str, without: Collecti
 
 # Ordered, so that PostgreSQL reads the head of an index; without an order it may read through the whole table.
 _FIRST = select(chunks.c.id).where(CLAIMABLE, FREE).order_by(chunks.c.due_at, chunks.c.id).limit(1)
+_OF_MODEL = select(func.min(chunks.c.tokenizer_fingerprint).label("key")).where(
+    WAITING, chunks.c.model == bindparam("for_model")
+)
+_KEYS = _OF_MODEL.cte("keys", recursive=True)
+# From key to key in the index, however many chunks have each.
+_KEYS = _KEYS.union_all(
+    select(_OF_MODEL.where(chunks.c.tokenizer_fingerprint > _KEYS.c.key).scalar_subquery()).where(
+        _KEYS.c.key.is_not(None)
+    )
+)
+_WAITING_KEYS = select(_KEYS.c.key).where(_KEYS.c.key.is_not(None))
 _NEXT_FREE = select(func.min(chunks.c.home_until) - NOW).where(CLAIMABLE, chunks.c.home_until > NOW)
 _FIRST_INTERACTIVE = _FIRST.where(chunks.c.interactive)
 _SHORT_OF_FLOW = (

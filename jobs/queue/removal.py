@@ -11,7 +11,7 @@ from jobs.queue.reuse import forget
 from jobs.store.clock import NOW
 from jobs.store.database import Database
 from jobs.store.free_rows import free_rows
-from jobs.store.tables import chunks, jobs, prefixes
+from jobs.store.tables import DELETED, chunks, jobs, prefixes
 
 JOBS_PER_STEP = 500
 CHUNKS_PER_STEP = 1_000
@@ -40,7 +40,7 @@ def remove_jobs(db: Database, *which: ColumnElement[bool]) -> Removal:
         job_of = {row.id: row.job_id for row in some}
         chunk_ids = list(job_of)
         # Jobs whose time is over leave their scores to later jobs; those that somebody has deleted do not.
-        deleted = {row.id for row in past if row.remove_at == 0.0}
+        deleted = {row.id for row in past if row.remove_at == DELETED}
         forget(tx, [chunk_id for chunk_id, job_id in job_of.items() if job_id in deleted])
         tx.execute(delete(chunks).where(chunks.c.id.in_(chunk_ids)))
         remove_keys(tx, job_ids)

@@ -29,7 +29,7 @@ def sweep(db: Database) -> Swept:
     receiver, and remove rows past their retention.
 
     Sweeps that run at the same time skip each other's rows. The caller rings for the returned models and announces the
-    returned jobs.
+    returned jobs. It sweeps again at once if more jobs may be past their deadline: all lines of a batch have the same.
     """
     ended: list[str] = []
     models: set[str] = set()
@@ -59,12 +59,15 @@ def sweep(db: Database) -> Swept:
     for table, which in (
         (webhook_deliveries, (webhook_deliveries.c.remove_at <= NOW, ~PENDING)),
         (batches, (batches.c.lease_until < NOW, ~_HOLDS_WORK)),
+        (idempotency_keys, (idempotency_keys.c.expires_at <= NOW,)),
+        (workers, (~seen_within(db, WORKER_FORGET_SECONDS),)),
+        (webhook_endpoints, (FORGETTABLE,)),
+        (webhook_secrets, (webhook_secrets.c.expires_at <= NOW,)),
     ):
         for _ in range(STEPS):
             if not _remove(db, table, *which):
                 break
-    _remove_expired(db)
-    return Swept(tuple(ended), frozenset(models), removed)
+    return Swept(tuple(ended), frozenset(models), removed, more=bool(expired))
 
 
 # A batch keeps its row until its lease has run out, also when all of its chunks are finished. So most of the batches
@@ -99,14 +102,6 @@ def _expire_jobs(db: Database) -> list[str]:
             which = [row.id for row in late if (row.status == JobStatus.RECEIVING.value) is silently]
             ended += end_jobs(tx, which, JobStatus.EXPIRED, silently=silently) if which else []
         return ended
-
-
-def _remove_expired(db: Database) -> None:
-    """Remove expired idempotency keys, lost workers, old failures of endpoints, and secrets that no longer sign."""
-    _remove(db, idempotency_keys, idempotency_keys.c.expires_at <= NOW)
-    _remove(db, workers, ~seen_within(db, WORKER_FORGET_SECONDS))
-    _remove(db, webhook_endpoints, FORGETTABLE)
-    _remove(db, webhook_secrets, webhook_secrets.c.expires_at <= NOW)
 
 
 def _remove(db: Database, table: Table, *which: ColumnElement[bool]) -> int:

@@ -179,7 +179,7 @@ def abort_upload(db: Database, job_id: str, *, silent_seconds: float | None = No
         if tx.scalar(select(jobs.c.id).where(*which)) is None:
             return False
         end_jobs(tx, [job_id], JobStatus.CANCELLED, silently=True)
-        tx.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=0.0))
+        tx.execute(update(jobs).where(jobs.c.id == job_id).values(remove_at=NOW))
         return True
 
 

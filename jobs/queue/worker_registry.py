@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, delete, select, update
 
 from checkpoints.card import ModelCard
 from jobs.store.clock import NOW
-from jobs.store.database import Database
+from jobs.store.database import Database, Transaction
 from jobs.store.records import WorkerRecord
 from jobs.store.tables import workers
 from jobs.store.upsert import insert
@@ -60,6 +60,14 @@ def live_workers(db: Database, fresh_seconds: float) -> list[WorkerRecord]:
             select(workers).where(seen_within(db, fresh_seconds)).order_by(workers.c.started_at, workers.c.id)
         ).all()
     return [_record(row._asdict()) for row in rows]
+
+
+def live_cards(tx: Transaction, model: str) -> list[ModelCard]:
+    """Return the different cards of the live workers of a model. After an outage, some may be missing for a moment."""
+    fields_of_card = workers.c["context_length", "vocabulary", "tokenizer_fingerprint", "version"]
+    is_live = workers.c.last_seen > NOW - tx.settings.worker_fresh_seconds
+    query = select(workers.c.model.label("name"), *fields_of_card).where(workers.c.model == model, is_live)
+    return [ModelCard(**row._asdict()) for row in tx.execute(query.distinct())]
 
 
 def _record(row: dict[str, Any]) -> WorkerRecord:

@@ -296,6 +296,7 @@ class Swept:
     job_ids: tuple[str, ...]  # jobs that the sweep ended
     models: frozenset[str]  # models with work that waits again
     removed: int  # jobs past their retention
+    more: bool = False  # whether more jobs may be past their deadline
 
 
 @dataclass(frozen=True, slots=True, eq=False)

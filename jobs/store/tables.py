@@ -111,7 +111,8 @@ jobs = Table(
     Column("expires_at", Seconds),
     # Of an upload: when its receiver was last alive; once it is accepted, when that was; null once all chunks wait.
     Column("received_at", Seconds),
-    # Set when the job ends: the end of its retention. After that no reader sees it, and the sweep removes its rows.
+    # Set when the job ends: the end of its retention. After that no reader sees it, and the sweep removes its rows. Or
+    # DELETED.
     Column("remove_at", Seconds),
     Column("label_token_ids", LargeBinary, nullable=False),  # with continuations, their places: see scoring.prepare
     Column("options", JSON, nullable=False),
@@ -129,6 +130,8 @@ jobs = Table(
     Column("ends_durably", Boolean, nullable=False, server_default=true()),  # see Submission.ends_durably
     Column("reused_items", Integer, nullable=False, server_default="0"),  # that are not computed: see scoring.sources
 )
+DELETED = 0.0
+"""The ``remove_at`` of what its owner has deleted. With such a job, the scores go that are kept of its items."""
 # For lists. Literals, as below. The conditions name no column that a claim changes: then PostgreSQL would have to enter
 # the new version of each claimed job, calls among them, into all indexes of the table.
 LISTED = jobs.c.origin == literal_column("'job'")

@@ -29,25 +29,6 @@ def insert_if_new(table: Table) -> Insert:
     return insert(table).on_conflict_do_nothing()
 
 
-def get_or_create(
-    tx: Transaction,
-    find: Select[Any],
-    create: ReturningInsert[Any],
-    values: Mapping[str, Any],
-    *,
-    likely_exists: bool = True,
-) -> Row[Any]:
-    """Return the row that ``find`` selects, inserting it with ``create`` where there is none.
-
-    create: an :func:`insert_if_new` that returns the columns of ``find``; values: the parameters of both statements;
-    likely_exists: whether to look for the row before the first attempt to insert it.
-    """
-    row: Row[Any] | None = tx.execute(find, values).one_or_none() if likely_exists else None
-    while row is None:  # Another transaction may insert the row after `find`, or delete it after `create`.
-        row = tx.execute(create, values).one_or_none() or tx.execute(find, values).one_or_none()
-    return row
-
-
 class FindByKey:
     """A query for rows by a key of several columns, which every database answers by the index of the key.
 
@@ -89,7 +70,7 @@ def get_or_create_all(
     """
     found: dict[Key, Row[Any]] = {}
     missing = list(wanted)
-    while missing:  # See get_or_create.
+    while missing:  # Another transaction may insert a row after `find`, or delete it after `create`.
         found |= find.rows(tx, missing)
         missing = sorted(wanted.keys() - found.keys())
         if missing:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, and_, delete, select, update
 
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
-from jobs.store.upsert import get_or_create, insert_if_new
+from jobs.store.upsert import insert
 from jobs.webhooks.tables import webhook_endpoints
 
 FORGET_FAILURES_SECONDS = 86_400.0
@@ -55,7 +54,8 @@ def record_failure(
     gone: the endpoint responded with 410; disable_seconds: how long it may fail without a success;
     max_pause_seconds: longest time until the next attempt.
     """
-    before = _lock_or_create(tx, tenant, url, now)
+    first = {"tenant": tenant, "url_sha256": hash_url(url), "failing_since": now, "forget_at": now}
+    before = tx.execute(_LOCK_OR_CREATE, first).one()
     failing_since = before.failing_since if before.forget_at > now else now
     disabled_at = before.disabled_at
     newly = disabled_at is None and (gone or now - failing_since >= disable_seconds)
@@ -70,19 +70,14 @@ def record_failure(
     return disabled_at is not None, newly
 
 
-def _lock_or_create(tx: Transaction, tenant: str, url: str, now: float) -> Row[Any]:
-    """Return the endpoint's row, locked, so that simultaneous failures are recorded one after the other."""
-    values = {"tenant": tenant, "url_sha256": hash_url(url), "failing_since": now, "forget_at": now}
-    return get_or_create(tx, _FIND, _CREATE, values, likely_exists=False)
-
-
-_FIND = (
-    select(webhook_endpoints)
-    .where(*(column == bindparam(column.name) for column in webhook_endpoints.primary_key))
-    .with_for_update()
+# The update changes nothing. It locks the row, so that simultaneous failures are recorded one after the other.
+_LOCK_OR_CREATE = (
+    insert(webhook_endpoints)
+    .on_conflict_do_update(
+        index_elements=list(webhook_endpoints.primary_key), set_={"forget_at": webhook_endpoints.c.forget_at}
+    )
+    .returning(*webhook_endpoints.c)
 )
-_CREATE = insert_if_new(webhook_endpoints).returning(*webhook_endpoints.c)
-
 
 FORGETTABLE = webhook_endpoints.c.forget_at <= NOW
 """SQL condition: the failures of the endpoint can be forgotten, so its row can be deleted."""

@@ -24,6 +24,7 @@ from jax import Array
 from model.architecture.decoder import Decoder, Layer, RecurrentLayer
 from model.architecture.experts import EXPERTS
 from model.attention.contract import Attention
+from model.attention.tiles import TiledAttention
 from model.buckets import Buckets
 from model.platforms import Platform
 from model.programs.decoder import DecoderParts, on_device
@@ -44,7 +45,7 @@ class LayerwiseDecoder(DecoderParts):
         super().__init__(decoder)
         self.buckets = buckets
         self.longest = longest
-        self.attention = attention or platform.attention(self.dtype)
+        self.attention = attention or TiledAttention()
         self._pool_dtype = platform.pool_dtype(self.dtype)
         stacks = list(map(np.asarray, self.stacks))
         if platform.pool_dtype(self.dtype) == np.uint16:

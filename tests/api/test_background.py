@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from api import background
 from api.background import _end, _keep_running
+from tests.api.serving import running_api
+from tests.api.tiny_model import TinyModel
 
 
 def test_a_task_that_survives_a_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,3 +44,15 @@ def test_a_task_that_survives_a_cancellation_is_cancelled_again(monkeypatch: pyt
 
     asyncio.run(main())
     assert sorted(survived) == ["failing", "swallowing"]
+
+
+def test_jobs_that_pass_their_deadline_together_end_without_a_pause(
+    model: TinyModel, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.store.free_rows.ROWS_PER_STEP", 1)
+    monkeypatch.setattr("jobs.queue.sweep.STEPS", 1)
+    body: dict[str, Any] = {"query": [1], "items": [[2]], "label_token_ids": [7], "expires_in": 1.0}
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, sweep_seconds=0.5) as (api, _):
+        late = [api.submit(**body) for _ in range(10)]
+        ended = [api.wait(job["id"])["finished_at"] for job in late]
+    assert max(ended) - min(ended) < 2.0, "with a pause after each, it would take more than three seconds"

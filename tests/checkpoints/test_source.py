@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from checkpoints.files import CheckpointError
+from checkpoints.files import CheckpointError, read_config
 from checkpoints.hub_errors import explain, is_permanent
 from checkpoints.progress import ByteProgress
 from checkpoints.source import Contents, find_checkpoint, is_hub_id, name_of_adapter
@@ -314,6 +314,15 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
     shutil.copy(__file__, tmp_path / "model.gguf")
     with pytest.raises(CheckpointError, match="is a file; name the folder"):
         find_checkpoint(str(tmp_path / "model.gguf"), None, Contents.WEIGHTS)
+
+
+@pytest.mark.parametrize("model", ["x" * 300, "~nobody-of-this-name/x"])
+def test_what_can_not_be_looked_at_is_refused(model: str) -> None:
+    with pytest.raises(CheckpointError, match="can't be read"):
+        find_checkpoint(model, None, Contents.WEIGHTS)
+    if not model.startswith("~"):
+        with pytest.raises(CheckpointError, match="can't be read"):
+            read_config(Path(model))
 
 
 PATHS = ["./x", "../x", "/x", "/x/y", "~/x", "x/", "a/b/c", "a//b", ".x/y", "a/.y", "gpt2", "", ".", "a/b--c", "a b/c"]

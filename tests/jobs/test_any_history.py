@@ -121,11 +121,14 @@ class History(RuleBasedStateMachine):
             status = JobStatus.QUEUED if chunks else JobStatus.SUCCEEDED
             self.jobs.append(Job(accepted.job_id, chunks, deadline, status))
 
-    @rule()
-    def begin_upload(self) -> None:
-        upload = begin_upload(self.store, submission(chunks=0, prefix=(len(self.jobs),), webhook=WEBHOOK), None)
+    @rule(expires_in=st.sampled_from([None, 40.0]))
+    def begin_upload(self, expires_in: float | None) -> None:
+        wanted = submission(chunks=0, prefix=(len(self.jobs),), expires_in=expires_in, webhook=WEBHOOK)
+        upload = begin_upload(self.store, wanted, None)
         assert isinstance(upload, Upload)
-        self.jobs.append(Job(upload.job_id, 0, None, JobStatus.RECEIVING, upload=upload, heard_at=self.clock.now))
+        now = self.clock.now
+        deadline = None if expires_in is None else now + expires_in
+        self.jobs.append(Job(upload.job_id, 0, deadline, JobStatus.RECEIVING, upload=upload, heard_at=now))
 
     @precondition(lambda self: any(job.upload for job in self.jobs))
     @rule(chunks=st.integers(0, 3), whole=st.booleans(), data=st.data())

@@ -1,31 +1,35 @@
-"""A retention that is made shorter holds for what has ended before, too."""
+"""How long what has ended is kept: also if the retention is made shorter afterwards, or something has a key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from sqlalchemy import select
 
 from jobs.file_batches import removal
-from jobs.file_batches.reading import BatchRecord
+from jobs.file_batches.creating import NewBatch, create_batch
+from jobs.file_batches.reading import BatchRecord, list_batches
+from jobs.file_batches.removal import delete_batch
 from jobs.file_batches.tables import file_batches
 from jobs.file_batches.writing import end_batch, finalize_batch
-from jobs.files.tables import files
+from jobs.files.receiving import EarlierFile, ReceivedFile, accept_file, begin_file, stage_file
+from jobs.files.tables import Purpose, files
 from jobs.queue import ending
 from jobs.queue.accept import accept
 from jobs.queue.claims.claim import claim
 from jobs.store.database import Database
-from jobs.store.records import Origin
+from jobs.store.records import Idempotency, Origin
 from jobs.store.tables import jobs
 from jobs.store.webhook_events import Event, Webhook
+from jobs.tenancy.tenants import DEFAULT_TENANT
 from jobs.webhooks.tables import webhook_deliveries
 from settings.store import StoreSettings
 from tests.jobs.conftest import HandClock, use_clock
 from tests.jobs.test_file_batches import again, new_batch, step, write
-from tests.jobs.work import CARD, finish_all, keyed, submission
+from tests.jobs.work import CARD, MODEL, finish_all, keyed, submission
 
 DAY = 86_400.0
 HOOK = Webhook("https://hooks.example/x", "hooks.example", (Event.SUCCEEDED,))
@@ -118,3 +122,47 @@ def test_a_longer_retention_changes_nothing_for_what_has_ended(store_url: str, c
     with with_retention(store_url, clock, days=30.0) as store:
         assert ending.shorten_retention(store) == 0
         assert Kept(store).job(job) == until
+
+
+def a_batch_of(file_id: str) -> NewBatch:
+    """Return a batch that is wanted with an Idempotency-Key."""
+    key = Idempotency("key", "hash")
+    return NewBatch(DEFAULT_TENANT, MODEL, "/v1/score", file_id, "1h", 3_600.0, {}, None, key)
+
+
+def test_the_key_of_a_deleted_batch_is_free_before_its_rows_are_removed(store: Database) -> None:
+    file_id = new_batch(store).input_file_id
+    first, _ = create_batch(store, a_batch_of(file_id), 10)
+    step(store, first)
+    delete_batch(store, DEFAULT_TENANT, first.id, most_steps=0)
+    again, is_replayed = create_batch(store, a_batch_of(file_id), 10)
+    assert not is_replayed
+    assert again.id != first.id
+
+
+def test_a_batch_is_kept_at_least_until_its_key_expires(store_url: str, clock: HandClock) -> None:
+    with with_retention(store_url, clock, days=0.1) as store:
+        file_id = new_batch(store).input_file_id
+        first, _ = create_batch(store, a_batch_of(file_id), 10)
+        assert end_batch(store, first, "its file can't be read") is not None
+        assert removal.shorten_retention(store)[0] == 0
+        clock.turn(0.9 * DAY)
+        removal.sweep_batches(store)
+        assert create_batch(store, a_batch_of(file_id), 10)[0].id == first.id
+        clock.turn(0.1 * DAY)
+        removal.sweep_batches(store)
+        assert first.id not in {batch.id for batch in list_batches(store, DEFAULT_TENANT, limit=10)}
+
+
+def test_the_key_of_a_file_is_free_once_the_file_has_expired_though_a_batch_reads_it(
+    timed_store: Database, clock: HandClock
+) -> None:
+    file = begin_file(timed_store, DEFAULT_TENANT, 10, "key")
+    assert isinstance(file, ReceivedFile)
+    stage_file(timed_store, file, b"{}\n", 1)
+    accept_file(timed_store, file, purpose=Purpose.BATCH, filename="a", expires_in=60.0, body_hash="hash")
+    create_batch(timed_store, replace(a_batch_of(file.id), idempotency=None), 10)
+    clock.turn(59.0)
+    assert begin_file(timed_store, DEFAULT_TENANT, 10, "key") == EarlierFile(file.id, "hash")
+    clock.turn(1.0)
+    assert isinstance(begin_file(timed_store, DEFAULT_TENANT, 10, "key"), ReceivedFile)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sqlalchemy import Table, select
+from sqlalchemy import Table, select, update
 
+from jobs.file_batches.tables import file_batches
 from jobs.files.reading import get_file
 from jobs.invariants import find_violations
 from jobs.queue.accept import accept
@@ -15,13 +16,15 @@ from jobs.queue.read import get_job
 from jobs.store.database import Database
 from jobs.store.records import Origin
 from jobs.store.tables import changes, jobs, metadata, provenances
-from jobs.store.webhook_events import Event, Webhook
+from jobs.store.webhook_events import BatchEvent, Event, Webhook
 from jobs.tenancy.changes import Action, list_changes
 from jobs.tenancy.keys import Scope, create_key, find_key
 from jobs.tenancy.tenants import DEFAULT_TENANT, create_tenant, find_tenant
 from jobs.tenant_removal import Stored, delete_tenant, purge_tenant
+from jobs.webhooks.outbox import pack_webhook
 from jobs.webhooks.secrets import live_secrets
 from scoring.error_codes import RequestError
+from tests.jobs.interleaving import once_after
 from tests.jobs.test_file_batches import new_batch, step
 from tests.jobs.work import CARD, finish_all, keyed, submission, submit
 
@@ -84,6 +87,18 @@ def test_a_purge_removes_all_work_of_a_tenant_and_nothing_of_another(store: Data
     assert claimed is not None
     assert {job.id for job in claimed.jobs} == set(kept[1:]) | lines_of(store, BOLT)
     assert purge_tenant(store, ACME) == Stored(0, 0, 0), "a purge can be repeated"
+
+
+def test_a_purge_leaves_no_webhook_to_be_sent_while_it_goes_on(store: Database) -> None:
+    fill(store, ACME)
+    asked = Webhook(HOOK.url, HOOK.host, (BatchEvent.CANCELLED,))
+    with store.write() as tx:
+        tx.execute(update(file_batches).values(webhook=pack_webhook(asked)))
+    assert left(store, ACME)["webhook_deliveries"] == 1
+    seen: list[dict[str, int]] = []
+    once_after(store, "DELETE FROM batch_lines", lambda: seen.append(left(store, ACME)))
+    purge_tenant(store, ACME)
+    assert ["webhook_deliveries" in found for found in seen] == [False]
 
 
 def test_scores_of_purged_work_that_arrive_late_do_no_harm(store: Database) -> None:

@@ -21,7 +21,7 @@ from settings.unknown import warn_of_unknown_variables
 from settings.worker import WorkerSettings
 from telemetry.opening import open_tracer
 from workers.engine_loop.devices import DeviceError, show_only, take
-from workers.engine_loop.models.rota import Wanted
+from workers.engine_loop.models.wanted import Wanted
 from workers.engine_loop.serving import WorkerSlices, serve, serve_several
 from workers.stopping import BROKEN, StopSignals, end_process
 

@@ -28,12 +28,17 @@ from workers.engine_loop.garbage import freeze
 from workers.engine_loop.heartbeat import Heartbeat
 from workers.engine_loop.loop import ScoringEngine, ScoringLoop
 from workers.engine_loop.measuring.metrics import WorkerMetrics
-from workers.engine_loop.models.rota import Loaded, Rota, RotaParts, Wanted
+from workers.engine_loop.models.rota import Rota, RotaParts
+from workers.engine_loop.models.wanted import Loaded, Wanted
 from workers.engine_loop.watchdog import Watchdog
 from workers.stopping import BROKEN, STOPPED, STUCK, StopSignals, end_process
 from workers.sweeping import start_sweeping
 
 NO_PROGRESS = "no progress: the engine hangs, or the database does"
+LOADING_HANGS = "no progress: the loading of a model hangs"
+LOADING_PATIENCE = 3.0
+"""How many times as long as a step a part of a loading may take. On a slow host, a large model is compared with NumPy
+for minutes."""
 LISTENER_SECONDS = 1.0  # how long the listener may take to stop; it holds nothing that is worth a longer wait
 
 log = structlog.stdlib.get_logger("worker")
@@ -99,7 +104,9 @@ def serve_several(
     def make_loop(loaded: Loaded, beside: Callable[[], Sequence[ScoringLoop]]) -> ScoringLoop:
         return process.make_loop(loaded.engine, loaded.worker, loaded.provenance, rota.stopping, beside)
 
-    parts = RotaParts(process.database, make_loop, settings.worker.poll_seconds, budget_bytes)
+    patience = LOADING_PATIENCE * settings.worker.step_timeout_seconds
+    watchdog = Watchdog(patience, lambda: end_process(STUCK, LOADING_HANGS))
+    parts = RotaParts(process.database, make_loop, settings.worker.poll_seconds, budget_bytes, watchdog)
     rota = Rota(parts, supply_of(process.database))
     process.offer_metrics(rota.prefix_counts, None)
 

@@ -78,7 +78,7 @@ def claim(
             # A crash of the database may undo a claim. The fence then rejects its scores, as the batch id is unknown.
             with db.write(durable=False, avoid_sort=True) as tx:
                 choice = choose(tx, given, budget_tokens, max_chunks, interactive_only, after_interactive, without)
-                claimed = _take(tx, worker_id, card.name, choice, provenance_id) if choice.chunks else None
+                claimed = _take(tx, worker_id, card, choice, provenance_id) if choice.chunks else None
         except DeadlockError:
             # All transactions lock flows in one order: see jobs.queue.fair_shares. If PostgreSQL ends a claim because
             # of a deadlock all the same, that is no outage.
@@ -125,14 +125,14 @@ def _claim_all(
         # The claim is committed, so an outage must not end it; a later claim closes them.
         with suppress(StorageUnavailable), db.write(durable=False) as tx:
             empty = flows_without(tx, given, of_flow, interactive=choice.interactive)
-            update_flows(tx, card.name, {}, empty, interactive=choice.interactive)
+            update_flows(tx, card, {}, empty, interactive=choice.interactive)
     return _claimed(batch["in_batch"], rows, choice, provenance_id), len(waiting) > len(rows)
 
 
-def _take(tx: Transaction, worker_id: str, model: str, choice: Choice, provenance_id: int | None) -> Claim | None:
+def _take(tx: Transaction, worker_id: str, card: ModelCard, choice: Choice, provenance_id: int | None) -> Claim | None:
     """Make the chosen chunks one batch."""
     tokens = choice.tokens
-    batch = _new_batch(tx.settings, worker_id, model)
+    batch = _new_batch(tx.settings, worker_id, card.name)
     given = {
         "chunk_ids": [chunk.id for chunk in choice.chunks],
         "of_class": choice.interactive,
@@ -141,7 +141,7 @@ def _take(tx: Transaction, worker_id: str, model: str, choice: Choice, provenanc
     rows = take_chosen(tx, batch | given)
     if not rows:
         return None
-    update_flows(tx, model, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
+    update_flows(tx, card, tokens if choice.maybe_closed else {}, choice.empty, interactive=choice.interactive)
     return _claimed(batch["in_batch"], rows, choice, provenance_id)
 
 

@@ -12,14 +12,17 @@ import pytest
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.event import listen
 
+import jobs.queue.claims.claim_choice
 from jobs.queue.accept import accept_group
 from jobs.queue.claims.claim import claim
+from jobs.queue.claims.claim_choice import FEW_CHUNKS
 from jobs.queue.fair_shares import Flow, open_flows
 from jobs.queue.lease import release
 from jobs.queue.read import get_job
 from jobs.queue.statistics import TenantWork, WaitingWork, count_waiting
+from jobs.queue.worker_registry import register, unregister
 from jobs.store.database import Database
-from jobs.store.records import Claim, JobStatus
+from jobs.store.records import Claim, JobStatus, WorkerRecord
 from jobs.store.tables import chunks, flows
 from jobs.tenancy.tenants import create_tenant
 from scoring.options import Priority
@@ -112,6 +115,32 @@ def test_a_tenant_without_work_saves_up_no_share(store: Database) -> None:
     for _ in range(4):
         claimed += tenants_of(store, take(store, budget=BUDGET))
     assert abs(claimed["idle"] - claimed["busy"]) <= 25
+
+
+@pytest.mark.parametrize("few", [2, FEW_CHUNKS])
+def test_a_tenant_whose_work_no_live_worker_can_score_lets_nobody_save_up_a_share(
+    store: Database, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs.queue.claims.claim_choice, "FEW_CHUNKS", few)
+    other = replace(CARD, tokenizer_fingerprint="other")
+    register(store, WorkerRecord("other", other, "w", "cpu", "float32"))
+    for tenant, work_key in {"stuck": "retired", "of the other": other.work_key}.items():
+        submit(store, tenant=tenant, work_key=work_key)
+    submit(store, tenant="busy", chunks=200)
+    for _ in range(2):
+        take(store, budget=BUDGET)
+    assert {tenant for tenant, _ in flows_that_are_open(store)} == {"of the other", "busy"}
+    unregister(store, "other")
+    for _ in range(3):
+        take(store, budget=BUDGET)
+    submit(store, tenant="idle", chunks=200, prefix=(7, 8))
+    claimed: Counter[str] = Counter()
+    for _ in range(4):
+        claimed += tenants_of(store, take(store, budget=BUDGET))
+    assert abs(claimed["idle"] - claimed["busy"]) <= 25
+    register(store, WorkerRecord("other", other, "w", "cpu", "float32"))
+    assert claim(store, "other", other, BUDGET) is not None
+    assert ("of the other", False) in flows_that_are_open(store)
 
 
 def test_a_tenant_saves_nothing_up_while_no_tenant_has_work(store: Database) -> None:

@@ -11,7 +11,7 @@ from jobs.queue.accept import accept
 from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
 from jobs.queue.finish import finish
-from jobs.queue.read import get_job, has_waiting, list_jobs, read_scores, statuses
+from jobs.queue.read import get_job, has_waiting, list_jobs, read_scores, statuses, waiting_work_keys
 from jobs.queue.statistics import read_statistics
 from jobs.store.database import Database
 from jobs.store.records import Idempotency, JobStatus, Origin
@@ -182,6 +182,14 @@ def test_the_backlog_counts_what_waits(store: Database) -> None:
     take(store)
     assert read_statistics(store, 20.0).queues == ()
     assert not has_waiting(store, CARD)
+
+
+def test_the_versions_that_have_work_are_found(store: Database) -> None:
+    for version in (3, 1, 2, 1):
+        submit(store, work_key=f"version {version}")
+    submit(store, model="other", work_key="version 4")
+    assert waiting_work_keys(store, CARD.name) == {"version 1", "version 2", "version 3"}
+    assert waiting_work_keys(store, "nobody's") == set()
 
 
 def test_cancelling_twice_is_cancelling_once(timed_store: Database, clock: HandClock) -> None:

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Table, func, insert, select
 
 from checkpoints.card import ModelCard
+from jobs.invariant_watch import Watch
 from jobs.queue.accept import accept
 from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel
@@ -22,7 +23,9 @@ from jobs.store.tables import batches, chunks, idempotency_keys, jobs, prefixes,
 from scoring.error_codes import RequestError
 from tests.databases import quick_on
 from tests.jobs.conftest import HandClock
-from tests.jobs.work import CARD, MODEL, at_once, finish_all, submission, submit, take, waiting_chunks
+from tests.jobs.work import CARD, MODEL, at_once, finish_all, keyed, submission, submit, take, waiting_chunks
+from tests.workers.conftest import RecordingBell
+from workers.sweeping import sweep_all
 
 DAY = 86_400.0
 
@@ -30,6 +33,12 @@ DAY = 86_400.0
 def count(store: Database, table: Table) -> Any:
     with store.read() as tx:
         return tx.scalar(select(func.count()).select_from(table))
+
+
+def few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a sweep work on six rows of a kind at most, in two steps."""
+    monkeypatch.setattr("jobs.store.free_rows.ROWS_PER_STEP", 3)
+    monkeypatch.setattr("jobs.queue.sweep.STEPS", 2)
 
 
 def test_a_job_past_its_deadline_expires_with_its_scores_kept(timed_store: Database, clock: HandClock) -> None:
@@ -164,8 +173,7 @@ def test_a_lost_batch_is_returned_by_one_sweep_although_thousands_of_older_rows_
 def test_one_sweep_removes_a_bounded_number_of_batches_that_hold_no_work(
     timed_store: Database, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.store.free_rows.ROWS_PER_STEP", 3)
-    monkeypatch.setattr("jobs.queue.sweep.STEPS", 2)
+    few_at_a_time(monkeypatch)
     with timed_store.write() as tx:
         rows = [{"id": f"spent-{n}", "worker_id": "worker", "lease_until": clock.now - 1} for n in range(8)]
         tx.execute(insert(batches), rows)
@@ -173,6 +181,33 @@ def test_one_sweep_removes_a_bounded_number_of_batches_that_hold_no_work(
     assert count(timed_store, batches) == 2
     sweep(timed_store)
     assert count(timed_store, batches) == 0
+
+
+def test_a_sweep_says_whether_more_jobs_may_be_past_their_deadline_and_all_of_them_end_without_a_pause(
+    timed_store: Database, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_at_a_time(monkeypatch)
+    late = [submit(timed_store, expires_in=10.0) for _ in range(20)]
+    clock.turn(10)
+    first = sweep(timed_store)
+    assert (len(first.job_ids), first.more) == (6, True)
+    bell = RecordingBell()
+    watch = Watch(timed_store)
+    sweep_all(timed_store, bell, watch)
+    assert sorted([*first.job_ids, *bell.ended]) == sorted(late)
+    assert watch.violations == ()
+    assert not sweep(timed_store).more
+
+
+def test_more_expired_keys_than_one_step_removes_are_removed_by_one_sweep(
+    timed_store: Database, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_at_a_time(monkeypatch)
+    for number in range(5):
+        accept(timed_store, keyed(str(number)))
+    clock.turn(DAY)
+    sweep(timed_store)
+    assert count(timed_store, idempotency_keys) == 0
 
 
 @quick_on("postgres")

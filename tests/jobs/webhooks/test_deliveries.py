@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from jobs.invariants import find_violations
 from jobs.queue.accept import accept
 from jobs.queue.claims.claim import claim
 from jobs.queue.ending import cancel, delete
@@ -216,6 +217,7 @@ def test_an_upload_that_expires_before_it_is_accepted_sends_nothing(timed_store:
     assert get_job(timed_store, "default", upload.job_id).status is JobStatus.EXPIRED
     assert list_deliveries(timed_store, "default", upload.job_id) == []
     assert of(timed_store, job_id).event == Event.EXPIRED
+    assert find_violations(timed_store, full=True) == []
 
 
 @pytest.mark.parametrize("table", ["webhook_deliveries", "webhook_attempts"])

@@ -194,7 +194,7 @@ def test_a_failure_does_not_undo_a_simultaneous_disabling(postgres_store: Databa
 
     fail(postgres_store, gone=False)
     with ThreadPoolExecutor(1) as pool:
-        once_after(postgres_store, "FROM webhook_endpoints ", disable)
+        once_after(postgres_store, "INSERT INTO webhook_endpoints ", disable)
         fail(postgres_store, gone=False)
         assert disabling[0].result() == (True, True)
     endpoint = find_endpoint(postgres_store, "default", URL)
@@ -203,15 +203,15 @@ def test_a_failure_does_not_undo_a_simultaneous_disabling(postgres_store: Databa
 
 
 def test_a_success_beside_a_failure_resets_the_endpoint(postgres_store: Database) -> None:
-    def succeed() -> None:
-        with postgres_store.write() as connection:
-            record_success(connection, "default", URL)
-
     with postgres_store.write() as connection:
         row = {"tenant": "default", "url_sha256": hash_url(URL), "failing_since": NOW - 2 * DAYS, "forget_at": NOW + 1}
         connection.execute(insert(webhook_endpoints).values(row))
-    once_after(postgres_store, "INSERT INTO webhook_endpoints ", succeed)
-    assert fail(postgres_store, gone=False) == (False, False)
+    with ThreadPoolExecutor(1) as pool:
+        with postgres_store.write() as connection:
+            record_success(connection, "default", URL)
+            failing = pool.submit(fail, postgres_store, gone=False)
+            wait_until(lambda: somebody_waits(postgres_store), "the failure waits for the success")
+        assert failing.result() == (False, False)
     endpoint = find_endpoint(postgres_store, "default", URL)
     assert endpoint is not None
     assert endpoint.failing_since == NOW

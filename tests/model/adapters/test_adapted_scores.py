@@ -138,6 +138,21 @@ def test_adapters_of_one_kind_share_their_programs(
     scores(engine, groups("llama", "a2"))
 
 
+def test_programs_that_no_adapter_has_any_more_make_room(
+    checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.adapted_decoders.MAX_SHELVED", 1)
+    engine = engines.load(checkpoint("llama"), "float32", adapters=tmp_path)
+    _, second = (random_adapter(tmp_path / f"a{rank}", EVERY["llama"], rank, rank=rank) for rank in (2, 24))
+    before = scores(engine, groups("llama", "a2"))
+    scores(engine, groups("llama", "a24"))
+    assert len(engine.forward.decoders._tables) == 2
+    shutil.rmtree(second)
+    scores(engine, groups("llama", "a2"))
+    assert len(engine.forward.decoders._tables) == 1, "of the adapter that is there"
+    assert (scores(engine, groups("llama", "a2"))[0] == before[0]).all()
+
+
 @pytest.mark.parametrize("whole_steps", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_programs_that_leave_the_adapter_out_are_seen_before_they_are_used(
     whole_steps: bool, checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
+from jobs.file_batches.feeding import NewLine, feed
+from jobs.file_batches.removal import delete_batch, sweep_batches
+from jobs.file_batches.tables import BatchStatus, file_batches
 from jobs.queue.accept import accept
 from jobs.queue.ending import cancel, delete
 from jobs.queue.provenance import read_provenances
@@ -18,7 +21,7 @@ from jobs.queue.read import get_job, read_scores
 from jobs.queue.removal import remove_jobs
 from jobs.queue.reuse import remove_old
 from jobs.queue.sweep import sweep
-from jobs.queue.upload import Upload, accept_upload, begin_upload, stage
+from jobs.queue.upload import Upload, accept_upload, begin_upload, remove_upload, stage
 from jobs.queue.worker_registry import register
 from jobs.store.records import JobStatus, Origin, Submission, WorkerRecord
 from jobs.store.tables import jobs, kept_scores
@@ -32,6 +35,7 @@ from scoring.options import ScoreOptions, Scoring
 from scoring.sources import equal_items
 from scoring.work import work_of_rows
 from tests.databases import quick_on
+from tests.jobs.test_file_batches import new_batch
 from tests.workers.conftest import CARD, LABELS, Store
 from tests.workers.engine_loop.reusing import (
     PREFIX,
@@ -276,6 +280,38 @@ def test_scores_outlive_their_job_until_they_are_too_old(keeping: Store, worker:
     assert worker.work() == 6, "they are not used any more, though they are still there"
     sweep(keeping.database)
     assert kept(keeping) == 0
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_scores_go_with_a_batch_that_is_deleted_and_outlive_one_whose_retention_is_over(
+    keeping: Store, worker: Worker, deleted: bool
+) -> None:
+    store = keeping.database
+    batch = new_batch(store, lines=1)
+    line = NewLine(0, batch.input_bytes, "r0", job(numbered(20, 6), origin=Origin.LINE))
+    feed(store, batch, [line], read_bytes=batch.input_bytes, read_lines=1, refuse_repeated=lambda line: b"")
+    assert worker.work() == kept(keeping) == 6
+    if deleted:
+        delete_batch(store, "default", batch.id)
+    else:
+        with store.write() as tx:
+            tx.execute(update(file_batches).values(status=BatchStatus.COMPLETED.value, remove_at=1.0))
+        sweep_batches(store)
+    while remove_jobs(store).found:
+        pass
+    with store.read() as tx:
+        assert tx.scalar(select(jobs.c.id)) is None
+    assert kept(keeping) == (0 if deleted else 6)
+
+
+def test_an_upload_that_breaks_off_leaves_the_scores_of_earlier_jobs(keeping: Store, worker: Worker) -> None:
+    submit(keeping, numbered(20, 6))
+    worker.work()
+    again = job(numbered(20, 6))
+    upload = begun(keeping, again)
+    stage(keeping.database, upload, again.chunks)
+    remove_upload(keeping.database, upload.job_id)
+    assert kept(keeping) == 6
 
 
 def test_the_oldest_scores_give_way_when_there_are_too_many(store_url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,13 +26,14 @@ from workers.engine_loop.claimer import LoopTiming
 from workers.engine_loop.heartbeat import new_worker_id
 from workers.engine_loop.loop import ScoringLoop
 from workers.engine_loop.models.rota import (
+    FOLLOWING_SECONDS,
     GRACE_SECONDS,
     MOST_REFUSED_SECONDS,
     REFUSED_SECONDS,
-    Loaded,
     Rota,
     RotaParts,
 )
+from workers.engine_loop.models.wanted import Loaded
 from workers.engine_loop.watchdog import Watchdog
 
 LOAD_SECONDS = 2.0
@@ -74,11 +76,14 @@ class MadeUpModel:
     expected: int = 0  # what it is expected to take, if that is not what it takes
     loaded: int = 0  # times
     is_slow: bool = False  # whether its loading does not end, unless the worker is told to stop
+    hangs: threading.Event | None = None  # until when its loading says nothing
 
     def expected_bytes(self) -> int:
         return self.expected or self.nbytes
 
     def load(self, taken_bytes: int, check: Callable[[], None]) -> Loaded:
+        if self.hangs is not None:
+            self.hangs.wait(30)
         while self.is_slow:
             check()
             time.sleep(0.01)
@@ -123,7 +128,7 @@ class Scene:
                 beside=beside,
             )
 
-        parts = RotaParts(self.store.database, make_loop, 0.01, budget_bytes)
+        parts = RotaParts(self.store.database, make_loop, 0.01, budget_bytes, self.watchdog)
         self.rota = rota = Rota(parts, lambda: list(self.models), self.clock)
         self._thread = threading.Thread(target=rota.run, daemon=True)
         self._thread.start()
@@ -300,6 +305,86 @@ def test_a_model_that_can_not_be_loaded_harms_no_other_and_is_tried_again(scene:
     broken.fault = None
     scene.pass_time(REFUSED_SECONDS)
     scene.store.wait_for(job)
+
+
+def test_a_version_that_was_never_loaded_keeps_nobody(scene: Scene) -> None:
+    scene.model("one", 1)
+    rota = scene.start(budget_bytes=20)
+    wait_until(lambda: scene.live() == {("one", 1)}, "it is served")
+    second = MadeUpModel(replace(CARD, name="one", version=2), scene.clock, fault="it is too large")
+    scene.models[:] = [second]
+
+    def is_known() -> bool:
+        scene.pass_time(FOLLOWING_SECONDS)
+        return ("one", 2) in rota._seats
+
+    wait_until(is_known, "the second is known")
+    scene.models[:] = [MadeUpModel(replace(CARD, name="one", version=3), scene.clock)]
+    scene.pass_time_until({("one", 3)}, "the third takes the place of both")
+    assert list(rota._seats) == [("one", 3)]
+
+
+def test_a_model_that_is_larger_than_the_memory_takes_no_place(scene: Scene) -> None:
+    small, large = scene.model("small"), scene.model("large", nbytes=400)
+    rota = scene.start(budget_bytes=15)
+    job = scene.store.submit(model="large")
+    scene.store.wait_for(scene.store.submit(model="small"))
+    wait_until(lambda: rota._seats["large", None].refused, "it is refused")
+    assert (small.loaded, large.loaded, scene.store.scored_items(job)) == (1, 0, 0)
+
+
+def test_a_model_that_can_not_be_loaded_again_counts_as_served_no_more(scene: Scene) -> None:
+    one, _ = scene.model("one"), scene.model("two")
+    scene.start(budget_bytes=15)
+    wait_until(lambda: len(scene.live()) == 2, "both were loaded")
+    scene.store.wait_for(scene.store.submit(model="two"))
+    one.fault = "its files are gone"
+    job = scene.store.submit(model="one")
+    wait_until(lambda: scene.live() == {("two", None)}, "it is not served")
+    one.fault = None
+    scene.pass_time(REFUSED_SECONDS)
+    scene.store.wait_for(job)
+    assert scene.live() == {("one", None), ("two", None)}
+
+
+def test_a_loading_that_hangs_is_noticed(scene: Scene) -> None:
+    stuck, ended = threading.Event(), threading.Event()
+    scene.watchdog.close()
+    scene.watchdog = Watchdog(0.05, stuck.set)
+    scene.model("one", hangs=ended)
+    scene.start(budget_bytes=15)
+    assert stuck.wait(30)
+    ended.set()
+
+
+def test_what_a_failed_loading_leaves_is_gone_before_the_next(scene: Scene) -> None:
+    """Even if it is part of a circle."""
+    left: list[weakref.ref[Weights]] = []
+
+    class Weights:
+        """What a model holds that was loaded in part."""
+
+    class Failing(MadeUpModel):
+        def load(self, taken_bytes: int, check: Callable[[], None]) -> Loaded:
+            error = CheckpointError("its tensors do not fit")
+            weights = Weights()
+            weights.error, left[:] = error, [weakref.ref(weights)]  # type: ignore[attr-defined]
+            raise error  # whose traceback has this frame
+
+    class After(MadeUpModel):
+        def load(self, taken_bytes: int, check: Callable[[], None]) -> Loaded:
+            found.extend(one() for one in left)
+            return super().load(taken_bytes, check)
+
+    found: list[Weights | None] = []
+    scene.models += [made(replace(CARD, name=name), scene.clock) for name, made in (("a", Failing), ("b", After))]
+    gc.disable()  # It would come by itself sooner or later.
+    try:
+        scene.start(budget_bytes=15)
+        scene.store.wait_for(scene.store.submit(model="b"))
+    finally:
+        gc.enable()
+    assert found == [None]
 
 
 def test_a_model_that_is_served_no_more_leaves_when_its_work_is_done(scene: Scene) -> None:

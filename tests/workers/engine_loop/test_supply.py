@@ -17,6 +17,7 @@ from model.platforms import Platform
 from model.prefixes.pool import PROGRAM_BYTES, PoolShape
 from settings.engine import EngineSettings
 from settings.scoring import ScoringSettings
+from workers.engine_loop.models import supply
 from workers.engine_loop.models.loading import Described
 from workers.engine_loop.models.supply import CatalogueModel, Device
 
@@ -34,6 +35,17 @@ def of_catalogue(memory: int | None, **settings: Any) -> CatalogueModel:
         ScoringSettings(), Checkpoint(Path("/nowhere"), "triage"), None, CONFIG, CARD
     )
     return model
+
+
+def test_a_container_that_has_less_memory_than_its_machine_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(supply, "MEMORY_LIMITS", (tmp_path / "absent", limit))
+    limit.write_text("max\n")
+    whole = supply.memory_of_process()
+    limit.write_text("1000000\n")
+    assert supply.memory_of_process() == 1_000_000 < whole
 
 
 def test_on_a_device_a_sequence_of_full_length_fits_beside_the_weights() -> None:

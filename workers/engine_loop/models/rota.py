@@ -11,26 +11,25 @@ import gc
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from checkpoints.card import ModelCard
 from checkpoints.files import CheckpointError
 from jobs.queue.read import has_waiting
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.provenance import Provenance
 from jobs.store.records import WorkerRecord
 from settings.errors.endings import in_one_line
 from settings.errors.mistakes import SettingError
 from workers.engine_loop.claimer import RING_SECONDS
 from workers.engine_loop.garbage import GarbageCollector, freeze
 from workers.engine_loop.heartbeat import Heartbeat
-from workers.engine_loop.loop import ScoringEngine, ScoringLoop
+from workers.engine_loop.loop import ScoringLoop
+from workers.engine_loop.models.wanted import Loaded, Wanted
+from workers.engine_loop.watchdog import Watchdog
 
 TURN_LOADINGS = 10.0
 """How many times as long as its loading a model stays, while work waits for it and for another without room."""
@@ -61,59 +60,13 @@ class _StoppedError(Exception):
     """The worker was told to stop while it loaded a model."""
 
 
-class Loaded(Protocol):
-    """A model in memory, as :class:`workers.engine_loop.models.loading.LoadedModel` is."""
-
-    @property
-    def engine(self) -> ScoringEngine:
-        """What scores."""
-
-    @property
-    def worker(self) -> WorkerRecord:
-        """As which the worker registers for the model."""
-
-    @property
-    def provenance(self) -> Provenance | None:
-        """What computes its scores."""
-
-    @property
-    def nbytes(self) -> int:
-        """What it takes of the memory."""
-
-    @property
-    def prefix_counts(self) -> Mapping[str, int]:
-        """The events of its prefix cache so far."""
-
-    @property
-    def measured_ratio(self) -> float | None:
-        """Measured over estimated seconds of its work; None before enough was measured."""
-
-
-class Wanted(Protocol):
-    """A model that the worker is to serve."""
-
-    @property
-    def card(self) -> ModelCard:
-        """What is known of it without loading it."""
-
-    def load(self, taken_bytes: int, check: Callable[[], None]) -> Loaded:
-        """Load it.
-
-        taken_bytes: of the memory, by models that are loaded. check: called now and then; an error that it raises ends
-        the loading. Raises CheckpointError, SettingError.
-        """
-
-    def expected_bytes(self) -> int:
-        """Return about how much memory it will take. Raises CheckpointError, SettingError."""
-
-
 @dataclass(eq=False, slots=True)
 class Seat:
     """A model and, while it is loaded, its engine. Its loop and its row among the workers stay when it is not."""
 
     wanted: Wanted
     loop: ScoringLoop | None = None  # None: it was never loaded
-    heartbeat: Heartbeat | None = None
+    heartbeat: Heartbeat | None = None  # None: it was never loaded, or could not be loaded again
     worker_id: str = ""  # of the row
     loaded: Loaded | None = None
     nbytes: int = 0  # that it takes while it is loaded
@@ -140,6 +93,7 @@ class RotaParts:
     make_loop: Callable[[Loaded, Callable[[], Sequence[ScoringLoop]]], ScoringLoop]
     poll_seconds: float
     budget_bytes: int  # that all loaded models may take together
+    watchdog: Watchdog  # of loading
 
 
 @dataclass(eq=False)
@@ -215,16 +169,18 @@ class Rota:
                 log.info("a model is to be served", model=key[0], version=key[1])
                 self._seats[key] = Seat(wanted, used_seconds=self._now)
         for key, seat in list(self._seats.items()):
-            if key in supply or self._stands_in(seat):
+            if key in supply or self._stands_in(seat, supply):
                 seat.superseded_at = now
-            elif not seat.is_busy and now - seat.superseded_at >= GRACE_SECONDS:
+            elif seat.loop is None or (not seat.is_busy and now - seat.superseded_at >= GRACE_SECONDS):
                 log.info("a model is served no more", model=key[0], version=key[1])
                 self._leave(seat)
                 del self._seats[key]
 
-    def _stands_in(self, seat: Seat) -> bool:
+    def _stands_in(self, seat: Seat, supply: Collection[Key]) -> bool:
         """Return whether a version is served because the one that takes its place was not loaded yet."""
-        return any(one.key[0] == seat.key[0] and one.loop is None for one in self._seats.values())
+        versions = [key for key in supply if key[0] == seat.key[0]]
+        newest = max(versions, key=lambda key: key[1] or 0, default=None)
+        return newest is not None and seat.loop is not None and self._seats[newest].loop is None
 
     def _score(self) -> bool:
         """Let the model score whose turn it is. Return whether one of the loaded models had work."""
@@ -275,10 +231,16 @@ class Rota:
             return False
         looked, seat.expecting = seat.expecting, None
         try:
-            seat.nbytes = looked.result()
+            expected = looked.result()
         except (CheckpointError, SettingError) as error:
-            self._refuse(seat, error)
+            self._refuse(seat, in_one_line(error))
             return False
+        if expected > self.parts.budget_bytes:
+            self._refuse(
+                seat, f"it takes about {expected} bytes, and SCORELINE_WORKER_MODELS_BYTES is {self.parts.budget_bytes}"
+            )
+            return False
+        seat.nbytes = expected
         return True
 
     def _room_for(self, seat: Seat, free: int) -> list[Seat] | None:
@@ -303,14 +265,11 @@ class Rota:
 
     def _load(self, seat: Seat) -> None:
         started = self.clock()
-        try:
-            loaded = seat.wanted.load(sum(one.nbytes for one in self._loaded()), self._check_stopping)
-        except (CheckpointError, SettingError) as error:
-            self._refuse(seat, error)
-            return
-        if seat.fingerprint not in ("", loaded.worker.weights_fingerprint):
-            reason = "its weights are not those that it was first loaded with: change it in the catalogue, too"
-            self._refuse(seat, CheckpointError(reason))
+        loaded, reason = self._try_to_load(seat)
+        if loaded is None:
+            self._refuse(seat, reason)
+            # An error and the engine that it ended may hold each other, and the next loading needs their memory.
+            gc.collect()
             return
         self.loadings += 1
         seat.fingerprint, seat.refused = loaded.worker.weights_fingerprint, 0
@@ -320,9 +279,11 @@ class Rota:
         seat.is_busy = True  # as far as is known: it was loaded for its work
         if seat.loop is None:
             seat.loop = self.parts.make_loop(loaded, lambda: self._beside(seat))
-            seat.heartbeat, seat.worker_id = self._register(seat, loaded, seat.loop), loaded.worker.id
+            seat.worker_id = loaded.worker.id
         else:
             seat.loop.engine = loaded.engine
+        if seat.heartbeat is None:
+            seat.heartbeat = self._register(seat, replace(loaded.worker, id=seat.worker_id), seat.loop)
         seat.used_seconds = max(seat.used_seconds, self._now)
         self._unload_what_is_too_much(seat)
         freeze()
@@ -335,17 +296,29 @@ class Rota:
             loaded=len(self._loaded()),
         )
 
-    def _check_stopping(self) -> None:
+    def _try_to_load(self, seat: Seat) -> tuple[Loaded | None, str]:
+        """Return the model in memory; or None, and why it is not there."""
+        try:
+            with self.parts.watchdog.armed():
+                loaded = seat.wanted.load(sum(one.nbytes for one in self._loaded()), self._check_loading)
+        except (CheckpointError, SettingError) as error:
+            return None, in_one_line(error)
+        if seat.fingerprint not in ("", loaded.worker.weights_fingerprint):
+            return None, "its weights are not those that it was first loaded with: change it in the catalogue, too"
+        return loaded, ""
+
+    def _check_loading(self) -> None:
+        self.parts.watchdog.feed()
         if self.stopping.is_set():
             raise _StoppedError
 
-    def _register(self, seat: Seat, loaded: Loaded, loop: ScoringLoop) -> Heartbeat:
+    def _register(self, seat: Seat, worker: WorkerRecord, loop: ScoringLoop) -> Heartbeat:
         """Have the worker's row for a model kept fresh, whether or not the model is loaded later on."""
 
         def ratio() -> float | None:
             return None if seat.loaded is None else seat.loaded.measured_ratio
 
-        heartbeat = Heartbeat(self.parts.database, loaded.worker, lambda: loop.tokens_per_second, ratio)
+        heartbeat = Heartbeat(self.parts.database, worker, lambda: loop.tokens_per_second, ratio)
         heartbeat.register(self.stopping)
         return heartbeat
 
@@ -374,13 +347,19 @@ class Rota:
             self._unload(seat)
         if seat.loop is not None:
             seat.loop.close()
+        self._unregister(seat)
+
+    def _unregister(self, seat: Seat) -> None:
         if seat.heartbeat is not None:
             seat.heartbeat.__exit__()
+            seat.heartbeat = None
 
-    def _refuse(self, seat: Seat, error: Exception) -> None:
+    def _refuse(self, seat: Seat, reason: str) -> None:
+        """Try a model again later. Until then the worker does not count as one that serves it."""
+        self._unregister(seat)
         seat.refused_until = self.clock() + min(MOST_REFUSED_SECONDS, REFUSED_SECONDS * 2**seat.refused)
         seat.refused += 1
-        log.error("a model can't be loaded", model=seat.key[0], version=seat.key[1], reason=in_one_line(error))
+        log.error("a model can't be loaded", model=seat.key[0], version=seat.key[1], reason=reason)
 
     def _loaded(self) -> list[Seat]:
         return [seat for seat in list(self._seats.values()) if seat.loaded is not None]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import jax.numpy as jnp
 import structlog
@@ -13,7 +15,7 @@ import structlog
 from checkpoints.card import ModelCard
 from checkpoints.files import CheckpointError
 from jobs.catalogue import ListedModel, list_models
-from jobs.queue.read import has_waiting
+from jobs.queue.read import waiting_work_keys
 from jobs.store.database import Database
 from model.checks.known_answer import KnownAnswerError
 from model.chips.shares import Shares
@@ -29,7 +31,19 @@ from workers.engine_loop.models.loading import Described, LoadedModel, describe,
 WEIGHTS_MARGIN = 1.02
 """What is read of a checkpoint may be a little more than the parameters that its configuration tells."""
 
+MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Where Linux says what a container may use, in its second and first version of control groups."""
+
 log = structlog.stdlib.get_logger("worker")
+
+
+def memory_of_process() -> int:
+    """Return the bytes that the machine has, or those that a container leaves this process."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in MEMORY_LIMITS:
+        with suppress(OSError, ValueError):  # It is not there, or it says "max".
+            found = min(found, int(path.read_text()))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +68,12 @@ class Device:
         memory = self.platform.memory
         if memory is not None:
             return memory - PROGRAM_BYTES
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        return memory_of_process() // 2
 
 
 @dataclass(frozen=True, eq=False)
 class CatalogueModel:
-    """A version of a model of the catalogue, as a :class:`workers.engine_loop.models.rota.Wanted`."""
+    """A version of a model of the catalogue, as a :class:`workers.engine_loop.models.wanted.Wanted`."""
 
     listed: ListedModel
     environment: ScoringSettings
@@ -132,12 +146,19 @@ class Supply:
 
         Raises StorageUnavailable.
         """
-        versions = [one for one in list_models(self.database, retired=True) if one.name in self.names]
+        versions = [one for one in list_models(self.database) if one.name in self.names]
         for name in set(self.names) - {one.name for one in versions} - self.unknown:
             self.unknown.add(name)
             log.warning("the catalogue has no model of this name; an alias is none", model=name)
+        waiting = {(name, key) for name in self.names for key in waiting_work_keys(self.database, name)}
+        if not waiting <= {(one.name, one.card.work_key) for one in versions}:
+            # There may be hundreds of versions that are retired, so they are read only if one of them may have work.
+            every = list_models(self.database, retired=True)
+            versions = [
+                one
+                for one in every
+                if one.name in self.names and (one.retired_at is None or (one.name, one.card.work_key) in waiting)
+            ]
         return [
-            self.known.setdefault(one.version, CatalogueModel(one, self.environment, self.device))
-            for one in versions
-            if one.retired_at is None or has_waiting(self.database, one.card)
+            self.known.setdefault(one.version, CatalogueModel(one, self.environment, self.device)) for one in versions
         ]
