@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
 
 _BY_ERROR_CODE = {
     "invalid_api_key": ExitCode.AUTHENTICATION,
+    "invalid_request": ExitCode.REFUSED,  # The client itself may refuse one, so that there is no status.
     "insufficient_scope": ExitCode.AUTHENTICATION,
     "job_cancelled": ExitCode.JOB_FAILED,
     "job_failed": ExitCode.JOB_FAILED,

@@ -96,6 +96,9 @@ def results_command(
         result_format = ResultFormat.JSON
     with Client(url) as client:
         found = client.get(job)
+        if found.kind == "decision":
+            message = f"{job} is a job of a decision: `scoreline jobs show {job} --json` has its answers"
+            raise CommandError(message, ExitCode.USAGE)
         if not partial and found.status != "succeeded":
             code = ExitCode.JOB_FAILED if found.ended else ExitCode.FAILED
             raise CommandError(f"{job} is {found.status}: --partial reads what is scored so far", code)

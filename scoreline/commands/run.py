@@ -31,7 +31,7 @@ from scoreline.runs.decisions import StateColumns, permute_of, read_questions
 from scoreline.runs.display import duration, share, speed
 from scoreline.runs.formats import STANDARD, Format, format_of
 from scoreline.runs.journal import JournalError
-from scoreline.runs.plan import Empty, Plan, Remedy
+from scoreline.runs.plan import Empty, Plan, Remedy, given_options
 from scoreline.runs.prompts import Columns
 from scoreline.runs.trial import Trial, try_out
 from scoreline.runs.windows import WindowSize
@@ -144,7 +144,7 @@ def run_command(
         target_format=format_of(output, output_format or _like_the_input(output, source_format), "--output-format"),
         columns=columns,
         labels=tuple(label or ()),
-        options={name: value for name, value in {**scoring, **sent, **asked_options}.items() if value},
+        options=given_options({**scoring, **sent, **asked_options}),
         window=WindowSize(window_rows, WINDOW_CHARACTERS),
         questions=asked,
         prefix=column_prefix,
@@ -167,7 +167,7 @@ def run_command(
 
 def refuse_beside_questions(options: Mapping[str, object]) -> None:
     """Raise CommandError if an option is given that does not go with questions."""
-    given = ["--softmax" if name == "apply_softmax" else f"--{name}" for name, value in options.items() if value]
+    given = ["--softmax" if name == "apply_softmax" else f"--{name}" for name in given_options(options)]
     if given:
         words = ", ".join(given).replace("_", "-")
         raise CommandError(f"--questions asks about a state, and does not go with {words}", ExitCode.USAGE)

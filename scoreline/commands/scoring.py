@@ -26,7 +26,7 @@ from scoreline.commands.options import (
     with_scoring_options,
 )
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.templates import labels_of
+from scoreline.templates import labels_of, model_of
 from scoreline.terminal.charts import likelihood_chart, score_chart
 from scoreline.terminal.printable import printable
 from scoreline.terminal.tables import in_one_line, likelihood_table, score_table
@@ -58,7 +58,7 @@ def score_command(
 ) -> None:
     """Score items with a running service: how likely is each label after query + item?"""
     with Client(url) as client:
-        labels = list(label or labels_of(client.models(), (), options["template"]))
+        labels = list(label or labels_of(model_of(client.models(), None), (), options["template"]))
         result = client.score(
             query,
             item,

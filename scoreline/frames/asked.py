@@ -16,10 +16,10 @@ from scoreline.frames.errors import TableError, as_table_errors
 from scoreline.runs.columns import read_columns
 from scoreline.runs.decisions import StateColumns, permute_of, read_questions
 from scoreline.runs.formats import STANDARD, Format, Kind
-from scoreline.runs.plan import Empty, Plan, Remedy, new_columns
+from scoreline.runs.plan import Empty, Plan, Remedy, given_options, new_columns
 from scoreline.runs.prompts import Columns
 from scoreline.runs.windows import WindowSize
-from scoreline.templates import pinned, template_of
+from scoreline.templates import model_of, pinned, template_of
 
 WINDOW = WindowSize(20_000, 32 * 1024 * 1024)
 """How many rows, and characters, are in memory at a time. Rows of one query within them are scored together."""
@@ -98,13 +98,9 @@ class Asking:
         return client
 
     def of_served(self, models: Sequence[Model]) -> Asking:
-        """Return the same of the model and the template that the service means now. Raises TableError."""
+        """Return the same of the model and the template that the service means now. Raises TableError and NotFound."""
         options = dict(self.plan.options)
-        wanted = options.get("model")
-        of_name = [one for one in models if wanted in (None, "default", one.id) or wanted in one.aliases]
-        if not of_name:
-            return self  # The service says what is wrong.
-        model = of_name[0]
+        model = model_of(models, options.get("model"))
         options["model"] = model.id
         template = options.get("template")
         if self.plan.only_relevance and template is None:
@@ -113,13 +109,13 @@ class Asking:
                 raise TableError(f"the model {model.id} has no template that says what relevance is: name a template")
         with as_table_errors():
             if template is not None:
-                options["template"] = pinned(template_of(models, template))
+                options["template"] = pinned(template_of(model, template))
         return replace(self, plan=replace(self.plan, options=options))
 
     def columns(self, models: Sequence[Model], taken: Sequence[str]) -> dict[str, Kind]:
         """Return the new columns. models: what the service serves. taken: the columns of the table.
 
-        Raises TableError.
+        Raises TableError and NotFound.
         """
         with as_table_errors():
             plan, labels = self.plan.of_served(models)
@@ -244,7 +240,7 @@ def _asking(
         target_format=Format.JSON_LINES,
         columns=columns,
         labels=labels,
-        options={name: value for name, value in sent.items() if value not in (None, "", [], ()) and value is not False},
+        options=given_options(sent),
         window=WINDOW,
         questions=questions or {},
         prefix=options.get("column_prefix", ""),

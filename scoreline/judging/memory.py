@@ -18,7 +18,7 @@ from scoreline.judging.labelled import Labelled
 from scoreline.judging.scored import Scored
 from scoreline.judging.systems import PROMPT_OPTIONS, System, in_one_order
 from scoreline.runs.prompts import Columns
-from scoreline.templates import labels_of
+from scoreline.templates import labels_of, model_of
 
 ITEMS, TRUTH, QUERIES, GROUPS = "items", "truth", "queries", "groups"
 """The columns of the rows, which are called as the arguments that they come from."""
@@ -60,7 +60,11 @@ class Evaluating:
     @_as_value_errors()
     def asked(self, models: Sequence[Model]) -> list[Pair]:
         """Return what is to be scored, after a look at the true labels. models: those that the service serves."""
-        self._called = [one.called(labels_of(models, one.labels, one.options.get("template"))) for one in self._systems]
+        of_each = [model_of(models, one.options.get("model")) for one in self._systems]
+        self._called = [
+            one.called(labels_of(model, one.labels, one.options.get("template")))
+            for one, model in zip(self._systems, of_each, strict=True)
+        ]
         labels = in_one_order([(one.name, own) for one, own in zip(self._systems, self._called, strict=True)])
         truth = self._labelled.places(labels)
         check_labels(Sample.of([[1.0] * len(labels)] * len(truth), truth))

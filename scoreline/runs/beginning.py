@@ -24,7 +24,7 @@ from scoreline.runs.run import MODEL, Opened, Run, all_columns, in_a_thread
 from scoreline.runs.scoring import RUN
 from scoreline.runs.windows import unwritten_windows
 from scoreline.runs.writing import Sink, open_sink, write_lines
-from scoreline.templates import pinned, template_of
+from scoreline.templates import model_of, pinned, template_of
 
 SERVED = "served"  # the name in the journal of what the service served when the run began
 MAX_ERRORS = 1_000  # rows that are named by the command itself; the file beside the output names all
@@ -69,18 +69,18 @@ async def run(
             if not journal.is_finishing:
                 _check_target(plan, journal)
                 models = await _served_models(client, journal, console)
-                name = plan.options.get("template")
-                template = None if name is None else template_of(models, name)
+                model, name = model_of(models, plan.options.get("model")), plan.options.get("template")
+                template = None if name is None else template_of(model, name)
                 plan, labels = plan.of_served(models)
-                _check_served(models, template, labels, journal)
+                _check_served(model, template, labels, journal)
                 if template is not None:
                     # Its file may be changed while this process goes on: then the service refuses the next job.
                     plan = replace(plan, options={**plan.options, "template": pinned(template)})
                 warnings = await _run(plan, source, journal, labels, client, console, opened)
             if opened is None:
                 finish(plan, journal)
-            model = journal.recall(MODEL)
-            finished = Finished(journal.run_name, journal.written, list(journal.errors(MAX_ERRORS)), warnings, model)
+            scored_by, errors = journal.recall(MODEL), list(journal.errors(MAX_ERRORS))
+            finished = Finished(journal.run_name, journal.written, errors, warnings, scored_by)
         except BaseException:
             if journal.is_empty:
                 journal.remove()
@@ -226,20 +226,20 @@ async def _served_models(client: AsyncClient, journal: Journal, console: Console
         asking.cancel()
 
 
-def _check_served(models: Sequence[Model], template: Template | None, labels: Sequence[str], journal: Journal) -> None:
-    """Raise CommandError if the service serves another model or template than when the run began."""
+def _check_served(model: Model, template: Template | None, labels: Sequence[str], journal: Journal) -> None:
+    """Raise CommandError if a request means another model or template than when the run began."""
     served: dict[str, Any] = {
-        "models": [model.id for model in models],
+        "models": [model.id],  # Earlier versions have listed all that were served.
         "template": None if template is None else template.digest,
         "labels": list(labels),
     }
     began_with = journal.remember(SERVED, served)
-    if began_with == served:
+    if model.id in began_with["models"] and began_with | {"models": served["models"]} == served:
         return
-    if began_with["models"] != served["models"]:
+    if model.id not in began_with["models"]:
         what = (
-            f"the service serves {', '.join(served['models'])} now, and this run began with "
-            f"{', '.join(began_with['models'])}: --restart scores all rows again"
+            f"the service serves {model.id} now, and this run began with {', '.join(began_with['models'])}: "
+            "--restart scores all rows again"
         )
     else:
         name = "" if template is None else f" {template.name}"

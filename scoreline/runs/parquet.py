@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -98,8 +99,8 @@ class ParquetSink:
 
     def write(self, rows: Sequence[Row]) -> int:
         """Write a segment, which is on the disk with the return, and return how many there are."""
-        table = self._table(rows)
-        pq.write_table(table, self._whole)
+        with self._naming_errors():
+            pq.write_table(self._table(rows), self._whole)
         store_for_good(self._whole)
         self._whole.replace(self._segment(self._segments))
         store_for_good(self._folder)
@@ -108,11 +109,12 @@ class ParquetSink:
 
     def complete(self) -> None:
         """Make one file of all segments."""
-        schemas = [pq.read_schema(self._segment(n)) for n in range(self._segments)]
-        schema = _unified(schemas) if schemas else self._table([]).schema
-        with pq.ParquetWriter(self._whole, schema) as writer:
-            for n in range(self._segments):
-                writer.write_table(_cast(pq.read_table(self._segment(n)), schema))
+        segments = [self._segment(number) for number in range(self._segments)]
+        with self._naming_errors():
+            schema = _unified(segments) if segments else self._table([]).schema
+            with pq.ParquetWriter(self._whole, schema) as writer:
+                for path in segments:
+                    writer.write_table(_cast(pq.read_table(path), schema))
         store_for_good(self._whole)
 
     def finish(self) -> None:
@@ -123,6 +125,14 @@ class ParquetSink:
     def remove(self) -> None:
         """Remove what was written, except for a finished file."""
         remove_unfinished(self._folder)
+
+    @contextmanager
+    def _naming_errors(self) -> Iterator[None]:
+        """Have what Arrow can't do be an error of the file."""
+        try:
+            yield
+        except (pa.ArrowException, UnicodeError) as error:  # The latter is about a lone surrogate.
+            raise CommandError(f"{self._path} can't be written as Parquet: {str(error).splitlines()[0]}") from None
 
     def _segment(self, number: int) -> Path:
         return segment(self._folder, number)
@@ -146,11 +156,18 @@ class ParquetSink:
 
 def _array(values: Sequence[Any], kind: Any) -> Any:
     try:
-        return pa.array(values, type=kind)
+        array = pa.array(values, type=kind)
     except (pa.ArrowException, OverflowError):
         if kind is not None:
             raise
         return _as_texts(values)  # they have no type in common
+    return array if kind is not None or _can_be_written(array.type) else _as_texts(values)
+
+
+def _can_be_written(kind: Any) -> bool:
+    """Return whether Parquet has a type: a struct without fields, as of empty objects, it has not."""
+    inner = [kind.field(n).type for n in range(kind.num_fields)]
+    return not (pa.types.is_struct(kind) and not inner) and all(map(_can_be_written, inner))
 
 
 def _as_texts(values: Sequence[Any]) -> Any:
@@ -159,15 +176,21 @@ def _as_texts(values: Sequence[Any]) -> Any:
     return pa.array(texts, type=pa.string())
 
 
-def _unified(schemas: Sequence[Any]) -> Any:
-    """Return a schema for all segments. A column whose types do not agree becomes texts."""
+def _unified(segments: Sequence[Path]) -> Any:
+    """Return a schema for all segments. A column becomes texts if no type can hold the values of all of them."""
+    schemas = [pq.read_schema(path) for path in segments]
     fields = []
     for name in schemas[0].names:
-        of_column = [pa.schema([schema.field(name)]) for schema in schemas]
+        of_column = [schema.field(name) for schema in schemas]
         try:
-            fields.append(pa.unify_schemas(of_column, promote_options="permissive").field(name))
+            field = pa.unify_schemas([pa.schema([one]) for one in of_column], promote_options="permissive").field(name)
+            for path, own in zip(segments, of_column, strict=True):
+                if own.type != field.type and not pa.types.is_null(own.type):
+                    # Whether a whole number is exact as a floating-point one is known by its value alone.
+                    pq.read_table(path, columns=[name]).column(0).cast(field.type)
         except pa.ArrowException:
-            fields.append(pa.field(name, pa.string()))
+            field = pa.field(name, pa.string())
+        fields.append(field)
     return pa.schema(fields, metadata=schemas[0].metadata)
 
 

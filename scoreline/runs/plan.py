@@ -14,7 +14,7 @@ from scoreline.runs.decisions import StateColumns, answer_columns
 from scoreline.runs.formats import STANDARD, Format, Kind, unfinished
 from scoreline.runs.prompts import Columns, check_template
 from scoreline.runs.windows import WindowSize
-from scoreline.templates import labels_of
+from scoreline.templates import labels_of, model_of
 
 LABEL_MASS = "label_mass"
 RELEVANCE = "relevance"
@@ -22,6 +22,11 @@ ACTION = "action"
 SCORES = "scores"
 BEST_LABEL = "best_label"
 """The columns of rows that have labels of their own: a list of scores, and the label with the highest one."""
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are given. A number is, even if it is 0."""
+    return {name: value for name, value in options.items() if value or (value == 0 and value is not False)}
 
 
 class Remedy(StrEnum):
@@ -95,11 +100,15 @@ class Plan:
         return [Path(self.target), self.errors, self.journal, *self.files]
 
     def of_served(self, models: Sequence[Model]) -> tuple[Plan, tuple[str, ...]]:
-        """Return the plan for what a service serves, and the labels that all rows have. Raises CommandError."""
-        plan = replace(self, has_label_mass=not any(model.classes for model in models))
+        """Return the plan for what a service serves, and the labels that all rows have.
+
+        Raises CommandError, and NotFound if it does not serve the model.
+        """
+        model = model_of(models, self.options.get("model"))
+        plan = replace(self, has_label_mass=not model.classes)
         if self.questions or self.columns.labels:
             return plan, ()
-        return plan, labels_of(models, self.labels, self.options.get("template"))
+        return plan, labels_of(model, self.labels, self.options.get("template"))
 
     @property
     def doubts_scores(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from scoreline.client.job_objects import Job
 from scoreline.client.options import TextLabels
 from scoreline.client.sets import JobSets
 from scoreline.exit_codes import CommandError, ExitCode, exit_code_of
-from scoreline.runs.decisions import answer_cells
+from scoreline.runs.decisions import StateColumns, answer_cells
 from scoreline.runs.journal import Journal
 from scoreline.runs.plan import Plan, Remedy
 from scoreline.runs.prompts import Text
@@ -266,6 +267,10 @@ def place_of(error: ScorelineError, group: Group, items: int) -> int | None:
 def concerns_rows(error: InvalidRequest, group: Group, plan: Plan) -> bool:
     """Return whether an error is one of rows of a group, and not of the options."""
     if isinstance(error, RequestTooLarge) or place_of(error, group, len(group.rows)) is not None:
+        return True
+    columns, field = plan.columns, re.split(r"[.\[]", error.param or "")[0]
+    of_row = isinstance(columns, StateColumns) or columns.query is not None or columns.query_filling is not None
+    if of_row and field in _OF_THE_QUERY:
         return True
     # A state is too long together with a question, which the error names then.
     return error.code in _OF_EVERY_ROW and (error.param in _OF_THE_QUERY or bool(plan.questions))

@@ -131,9 +131,18 @@ class _Document(_Layout):
 
 def _json_line(row: Row) -> bytes:
     try:
-        return json.dumps(row, ensure_ascii=False, default=str).encode() + b"\n"
+        return _as_json(row).encode() + b"\n"
     except UnicodeEncodeError:  # a lone surrogate, which JSON can only escape
-        return json.dumps(row, default=str).encode() + b"\n"
+        return _as_json(row, ensure_ascii=True).encode() + b"\n"
+
+
+def _as_json(value: Any, *, ensure_ascii: bool = False) -> str:
+    """Return a value as JSON. It has no NaN and no infinities: null stands for them."""
+    try:
+        return json.dumps(value, ensure_ascii=ensure_ascii, default=str, allow_nan=False)
+    except ValueError:
+        finite = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+        return json.dumps(finite, ensure_ascii=ensure_ascii)
 
 
 class _Delimited(_Layout):
@@ -175,7 +184,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict | bool) else str(value)
+    return _as_json(value) if isinstance(value, list | dict | bool) else str(value)
 
 
 def _harmless(cell: str) -> str:

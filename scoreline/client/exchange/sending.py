@@ -51,6 +51,12 @@ REPEATED_CODES = frozenset({"unreachable", "idempotency_in_progress"})
 """The answers after which a request is sent again, unless the service says that it would not help."""
 
 
+def longest_pause(failures: int) -> float:
+    """Return how long the pause may be behind a failure before which there were so many."""
+    doublings = min(failures, 64)  # 2.0 ** 1024 is too large for a float.
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0**doublings)
+
+
 @dataclass(slots=True)
 class Service:
     """The service that a client talks to."""
@@ -98,9 +104,8 @@ class Repetitions:
         may_help = error.status in REPEATED_STATUSES or error.code in REPEATED_CODES
         if not (may_help and self._is_repeatable) or error.is_final:
             return None
-        bound = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**self.failures)
+        pause = random.uniform(0, longest_pause(self.failures)) + (error.retry_after or 0.0)
         self.failures += 1
-        pause = random.uniform(0, bound) + (error.retry_after or 0.0)
         return pause if pause <= self.seconds_left else None
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from scoreline.client.batch_objects import Batch, Endpoint, File
 from scoreline.client.batch_results import BatchResult, number_of_line
-from scoreline.client.errors import BatchCancelled, BatchEnded, BatchExpired, BatchFailed, TimedOut
+from scoreline.client.errors import BatchCancelled, BatchEnded, BatchExpired, BatchFailed, Conflict, TimedOut
 from scoreline.client.exchange.bodies import SPOOL_BYTES, FormFile, JsonBody, encode_json
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request, Sleep
 from scoreline.client.exchange.sending import Service, idempotency, listed, send
@@ -199,9 +199,13 @@ def _ended_without_completion(batch: Batch) -> BatchEnded:
 def batch_results(service: Service, batch: BatchOrId) -> Iteration[BatchResult]:
     """Yield the result of each request of a batch that has ended, in the order of its file.
 
-    The output file and the error file are read side by side, a little at a time, so memory stays small.
+    The output file and the error file are read side by side, a little at a time, so memory stays small. Raises Conflict
+    for a batch that has not ended.
     """
     found = batch if isinstance(batch, Batch) and batch.ended else (yield from get_batch(service, batch))
+    if not found.ended:
+        message = f"{found.id} is still {found.status}, so it has no results: wait_batch() waits for its end"
+        raise Conflict("batch_not_finished", message)
     files = [Lines(service, file) for file in (found.output_file_id, found.error_file_id) if file is not None]
     heads: list[tuple[int, dict[str, Any], Lines]] = []
     waiting = files

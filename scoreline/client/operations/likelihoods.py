@@ -124,7 +124,7 @@ def likelihoods(service: Service, job: JobOrId, *, page_items: int = PAGE_ITEMS)
     offset: int | None = 0
     while offset is not None:
         lines, offset = yield from page_of_items(service, job, offset, page_items)
-        _check_kind(bool(lines) and "logprob" not in lines[0])
+        _check_kind(KIND if not lines or "logprob" in lines[0] else "score")
         for line in lines:
             yield Give(ItemLikelihood.read(line))
 
@@ -134,10 +134,10 @@ def likelihood_result(service: Service, job: JobOrId) -> Flow[LikelihoodResult]:
 
     ``wait(...).likelihoods`` has them only of a job with at most 1,000 items. For a job that has not succeeded, this
     raises what :meth:`result` does; :meth:`likelihoods` reads what is computed of it. Raises ValueError for a job of
-    scores.
+    another kind.
     """
     found = yield from get(service, job)
-    _check_kind(found.kind == "score")
+    _check_kind(found.kind)
     check_succeeded(found)
     if found.likelihoods is not None:
         return found.likelihoods
@@ -150,6 +150,7 @@ def likelihood_result(service: Service, job: JobOrId) -> Flow[LikelihoodResult]:
     return LikelihoodResult.read(raw, found.asked)
 
 
-def _check_kind(of_scores: bool) -> None:
-    if of_scores:
-        raise ValueError("this is a job of scores, not of likelihoods: scores() and result() read it")
+def _check_kind(kind: str) -> None:
+    if kind != KIND:
+        how = "get() and wait() read it" if kind == "decision" else "scores() and result() read it"
+        raise ValueError(f"this is a job of {kind}s, not of likelihoods: {how}")

@@ -7,7 +7,7 @@ import random
 
 from scoreline.client.decisions import Decision
 from scoreline.client.errors import Overloaded, QuotaExceeded, RateLimited, ScorelineError, Unavailable
-from scoreline.client.exchange.sending import LONGEST_PAUSE_SECONDS
+from scoreline.client.exchange.sending import longest_pause
 from scoreline.client.options import Items, Query, ScoreJobOptions
 from scoreline.client.progress import MapProgress
 from scoreline.client.results import ScoreResult
@@ -23,7 +23,7 @@ def pause_of(error: ScorelineError, refusals: int) -> float:
     """Return how long to wait after so many refusals of a pair. Raises the error if the service does not say so."""
     if error.retry_after is None:
         raise error
-    return error.retry_after + random.uniform(0, min(LONGEST_PAUSE_SECONDS, 0.5 * 2**refusals))
+    return error.retry_after + random.uniform(0, longest_pause(refusals))
 
 
 def pair_key(key: str | None, number: int) -> str | None:

@@ -150,6 +150,8 @@ def test_a_batch_that_fails_or_is_cancelled_is_an_exception_with_the_batch(share
         cancelled = client.batch((f"{n}", GOOD) for n in range(200))
         with pytest.raises(TimedOut):
             client.wait_batch(cancelled, 0)
+        with pytest.raises(Conflict, match="so it has no results: wait_batch"):
+            next(client.batch_results(cancelled))
         with pytest.raises(Conflict):
             client.delete_file(cancelled.input_file_id)
         client.cancel_batch(cancelled)

@@ -89,11 +89,14 @@ def test_pages_that_are_shorter_than_asked_for_are_read_to_the_end(client: Clien
 def test_a_job_is_read_by_what_it_holds(client: Client) -> None:
     of_likelihoods = client.wait(client.submit_likelihood(QUERY, ITEMS))
     of_scores = client.wait(client.submit(QUERY, ITEMS, label_token_ids=[5]))
+    question = {"great": {"type": "noul", "instructions": "Is it great?"}}
+    of_a_decision = client.wait(client.submit_decision("a", question))
     wrong: list[Callable[[], object]] = [
         lambda: next(client.scores(of_likelihoods)),
         lambda: client.result(of_likelihoods),
         lambda: next(client.likelihoods(of_scores)),
         lambda: client.likelihood_result(of_scores),
+        lambda: client.likelihood_result(of_a_decision),
     ]
     for read in wrong:
         with pytest.raises(ValueError, match="read it"):

@@ -21,7 +21,6 @@ from scoreline import (
     TimedOut,
 )
 from scoreline.client.exchange import sending
-from scoreline.client.operations import pairs as pair_operations
 from tests.scoreline.client.unreliable import Got, Reply, answering, passed_on, refused
 from tests.scoreline.running import Up
 
@@ -118,7 +117,7 @@ def test_a_busy_service_is_waited_for(
     shared_up: Up, monkeypatch: pytest.MonkeyPatch, status: int, code: str, more: dict[str, str]
 ) -> None:
     monkeypatch.setattr(sending, "FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(pair_operations, "LONGEST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(sending, "LONGEST_PAUSE_SECONDS", 0.01)
     left = 6
 
     def answer(got: Got) -> Reply:

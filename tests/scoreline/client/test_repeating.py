@@ -30,6 +30,7 @@ from scoreline import (
 )
 from scoreline.client.exchange import bodies, sending
 from scoreline.client.exchange.flow import Exchange, Request, Sleep
+from scoreline.client.operations.pairs import pause_of
 from tests.scoreline.client.unreliable import BROKEN, Got, Reply, answering, in_turn, passed_on, refused
 from tests.scoreline.running import Up
 from tests.services import free_port
@@ -42,6 +43,14 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the pauses between repetitions short."""
     monkeypatch.setattr(sending, "FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(sending, "LONGEST_PAUSE_SECONDS", 0.02)
+
+
+def test_pauses_stay_short_however_often_a_request_has_failed() -> None:
+    error = Overloaded("overloaded", "it is busy", 503, retry_after=0.0)
+    repetitions = sending.Repetitions(60.0)
+    pauses = [pause for _ in range(1_100) if (pause := repetitions.pause_after(error)) is not None]
+    assert len(pauses) == 1_100
+    assert max(*pauses, pause_of(error, 1_100)) <= sending.LONGEST_PAUSE_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -112,6 +113,15 @@ def test_a_document_has_its_name_only_once_it_is_complete(job: Job, tmp_path: Pa
         _write_document(breaking(), str(target))
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
     assert target.read_text() == "before"
+
+
+def test_the_answers_of_a_decision_are_shown_with_its_job(shared_up: Up, client: Client) -> None:
+    job = client.wait(client.submit_decision("a", {"great": {"type": "noul", "instructions": "Is it great?"}}))
+    with pytest.raises(CommandError, match=rf"`scoreline (jobs show {job.id} --json)` has its answers") as refused:
+        said(shared_up, "results", job.id)
+    shown = re.search(r"scoreline (.*)`", str(refused.value))
+    assert shown is not None
+    assert "great" in json.loads(said(shared_up, *shown[1].split()))["result"]["answers"]
 
 
 def test_results_are_written_as_parquet(shared_up: Up, job: Job, tmp_path: Path) -> None:

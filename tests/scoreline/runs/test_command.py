@@ -23,6 +23,14 @@ def test_the_command_reads_standard_input_and_writes_standard_output(shared_up: 
     assert "Wrote 3 rows to standard output" in outcome.stderr
 
 
+def test_a_temperature_of_0_is_refused_as_it_is_elsewhere(shared_up: Up, tmp_path: Path) -> None:
+    source = write_csv(tmp_path / "in.csv", ROWS[:1])
+    options = ("--query-column", "query", "--item-column", "item", "--label", " yes", "--softmax", "--temperature", "0")
+    outcome = scoreline("run", str(source), *options, "-o", str(tmp_path / "out.csv"), "--url", shared_up.url)
+    assert outcome.returncode == 4
+    assert "temperature" in outcome.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("queries", [(), ("--query", "a", "--query-column", "query")])
 def test_a_run_has_a_column_of_queries_or_one_query(queries: tuple[str, ...]) -> None:
     outcome = scoreline("run", "in.csv", "--item-column", "item", "--label", "a", "-o", "out.csv", *queries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,16 @@ def test_several_columns_are_a_state_of_json(shared_up: Up, client: Client, tmp_
     assert (finished.written.rows, finished.written.empty) == (3, 1)
 
 
+def test_a_state_that_no_request_can_have_is_an_error_of_its_row(shared_up: Up, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"id": 1.5, "text": "a"}, {"id": math.nan, "text": "a"}, {"id": 1, "text": "\ud800"}]
+    source, target = write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    with pytest.raises(CommandError, match=r"line [23]: state\.(id|text) .*; with --on-error skip") as refused:
+        execute(asking(source, target, "id", "text"), shared_up.url)
+    assert refused.value.exit_code == 4
+    execute(asking(source, target, "id", "text", on_error=Remedy.SKIP), shared_up.url)
+    assert [row["town"] is None for row in read_lines(target)] == [False, True, True]
+
+
 def test_rows_with_the_same_state_are_one_job_and_a_row_that_is_too_long_is_left_empty(
     shared_up: Up, client: Client, tmp_path: Path
 ) -> None:
@@ -113,6 +124,7 @@ def test_a_run_goes_on_with_the_jobs_that_were_sent_and_refuses_other_questions(
     [
         (["--state-column", "text", "--label", "a", "--softmax"], "--label, --softmax"),
         (["--state-column", "text", "--item-column", "text"], "--item-column"),
+        (["--state-column", "text", "--temperature", "0"], "--temperature"),
         (["--state-column", "text", "--query-template", "{query}"], "--query-template"),
         (["--state-column", "text", "--state-columns", "a,b"], "either --state-column"),
         (["--state-column", "text", "--permute", "25"], "--permute must be"),

@@ -265,6 +265,15 @@ def test_it_does_not_go_on_with_another_model(shared_up: Up, interrupted: Path) 
         execute(plan, shared_up.url)
 
 
+def test_it_goes_on_when_other_models_come_and_go(shared_up: Up, interrupted: Path) -> None:
+    """Earlier versions have noted all models that were served."""
+    plan = plan_of(interrupted, interrupted.with_name("out.csv"), on_too_long="skip")
+    journal = Journal(plan.journal, plan.fingerprint())
+    journal.note("served", {"models": ["tiny", "tiny:spam"], "template": None, "labels": [" yes", " no"]})
+    journal.close()
+    assert execute(plan, shared_up.url).written.rows == len(ROWS)
+
+
 def test_it_does_not_go_on_with_other_weights(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", {})
     names: dict[str, Any] = dict.fromkeys(Provenance.__slots__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,35 @@ def test_texts_that_are_not_unicode_are_escaped(tmp_path: Path) -> None:
         sink.complete()
         sink.finish()
         assert expected in (tmp_path / file_format).read_bytes()
+
+
+def test_numbers_that_json_does_not_have_are_null(tmp_path: Path) -> None:
+    sink = opened(tmp_path / "out", Format.JSON_LINES)
+    sink.resume(0)
+    sink.write([{"name": "é\ud800", "price": math.nan, "prices": [1.5, -math.inf]}, {"name": "é", "price": math.nan}])
+    sink.complete()
+    sink.finish()
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines == [r'{"name": "\u00e9\ud800", "price": null, "prices": [1.5, null]}', '{"name": "é", "price": null}']
+
+
+def test_values_for_which_parquet_has_no_type_are_texts(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    names = ["object", "nested", "number", "list"]
+    windows: list[dict[str, Any]] = [
+        {"object": {}, "nested": [{}], "number": 2**53 + 1, "list": [2**53 + 1]},
+        {"object": {"a": 1}, "nested": [], "number": 0.5, "list": [0.5]},
+    ]
+    sink = open_sink(str(tmp_path / "out"), Format.PARQUET, names, {}, None)
+    sink.resume(0)
+    for row in windows:
+        sink.write([row])
+    with pytest.raises(CommandError, match=r"out can't be written as Parquet: .*surrogates"):
+        sink.write([{"object": "\ud800"}])
+    sink.complete()
+    sink.finish()
+    found = rows_in(tmp_path / "out", Format.PARQUET)
+    assert found == [{name: json.dumps(value) for name, value in row.items()} for row in windows]
 
 
 @pytest.mark.parametrize("restart", [False, True])
