@@ -11,7 +11,6 @@ from checkpoints.card import ModelCard
 from jobs.catalogue import DEFAULT_MODEL
 from jobs.tenancy.tenants import Tenant
 from judgement.folder import ArtefactFolder
-from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.quoting import quote
 from scoring.request import ScoreRequest
@@ -61,11 +60,6 @@ class ReadingContext:
     def templates(self) -> KnownTemplates:
         """The templates of the model."""
         return self.model.templates
-
-    @property
-    def decisions(self) -> DecisionCheckpoint:
-        """How the model is asked for decisions."""
-        return self.model.decisions
 
     def on_loop(self, most_pairs: int) -> ReadingContext:
         """Return what reads bodies on the event loop, which waits for no tokenizer's threads."""

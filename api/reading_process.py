@@ -29,7 +29,9 @@ from functools import partial
 
 # The functions that the API calls are imported before the first fork, so that no child has to do it.
 import api.batches.reading
-import api.requests.reranking
+import api.requests.batch
+import api.requests.calls
+import api.requests.job_set
 import api.requests.submission
 import api.requests.tokenizing
 from api.models.loading import load_into
@@ -55,7 +57,14 @@ from settings.logs import configure_logs
 NICENESS = 10
 """By how much the children give way to other processes."""
 
-PRELOADED = (api.batches.reading, api.requests.reranking, api.requests.submission, api.requests.tokenizing)
+PRELOADED = (
+    api.batches.reading,
+    api.requests.batch,
+    api.requests.calls,
+    api.requests.job_set,
+    api.requests.submission,
+    api.requests.tokenizing,
+)
 
 
 def main() -> None:

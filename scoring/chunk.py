@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from scoring.layout import Continuations, Rows, TokenIds
+from scoring.layout import Continuations, Places, Rows, TokenIds
 from scoring.sources import Sources
 
 
@@ -17,9 +16,8 @@ class Cuts:
 
     rows: Rows
     continuations: Continuations | None
-    # int64, because a hundred thousand long items have more tokens than an int32 can count.
-    tokens: npt.NDArray[np.int64]  # [N + 1]: where the tokens of each row begin, and where the last ones end
-    targets: npt.NDArray[np.int64]  # [N * L + 1]: the same of each continuation
+    tokens: Places  # of the rows
+    targets: Places  # of the continuations
 
     @classmethod
     def of(cls, rows: Rows, continuations: Continuations | None) -> Cuts:
@@ -28,20 +26,13 @@ class Cuts:
 
     def part(self, start: int, stop: int) -> tuple[Rows, Continuations | None]:
         """Return the rows from ``start`` to ``stop`` with their continuations."""
-        rows, all_of_them = self.rows, self.continuations
-        own = Rows(
-            rows.tokens[self.tokens[start] : self.tokens[stop]], rows.lengths[start:stop], rows.prefix_ends[start:stop]
-        )
-        if all_of_them is None:
+        own = self.rows.part(start, stop, self.tokens)
+        if self.continuations is None:
             return own, None
-        labels = len(all_of_them) // max(1, len(rows))
-        part = slice(start * labels, stop * labels)
-        tokens = all_of_them.tokens[self.targets[part.start] : self.targets[part.stop]]
-        arrays = (all_of_them.lengths, all_of_them.kept, all_of_them.divisors)
-        return own, Continuations(tokens, *(array[part] for array in arrays))
+        return own, self.continuations.of_rows(start, stop, len(self.rows), self.targets)
 
 
-def _places(lengths: TokenIds) -> npt.NDArray[np.int64]:
+def _places(lengths: TokenIds) -> Places:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 

@@ -18,6 +18,8 @@ from scoring.vocabulary import check_range
 
 def check_number_of_labels(request: ScoreRequest, limits: Limits) -> None:
     """Raise :class:`RequestError` for more labels than are allowed, before any is looked at."""
+    if request.decision is not None:
+        return  # Its questions and their options have limits of their own, by which there are some hundred labels.
     given: Sequence[object] = request.labels or request.label_token_ids or request.label_token_sequences or ()
     if len(given) > limits.max_labels:
         raise _too_many_labels(f"{len(given)} labels", limits, labels_field(request))

@@ -18,6 +18,10 @@ import numpy.typing as npt
 
 TokenIds = npt.NDArray[np.int32]  # token ids, shape [length]
 
+# Where the tokens of each of N sequences begin, and where the last ones end, [N + 1]. They are int64, because a hundred
+# thousand long items have more tokens than an int32 can count.
+Places = npt.NDArray[np.int64]
+
 _HEADER = np.dtype("<i4")
 
 
@@ -78,9 +82,9 @@ class Rows:
         """int32 [N]: number of tokens of each whole sequence, prefix included."""
         return self.prefix_ends + self.lengths
 
-    def part(self, start: int, stop: int) -> Rows:
-        """Return the rows from ``start`` to ``stop``."""
-        first, last = int(self.lengths[:start].sum()), int(self.lengths[:stop].sum())
+    def part(self, start: int, stop: int, places: Places | None = None) -> Rows:
+        """Return the rows from ``start`` to ``stop``. places: of the tokens of all rows, if they are known."""
+        first, last = (self.lengths[:row].sum() if places is None else places[row] for row in (start, stop))
         return Rows(self.tokens[first:last], self.lengths[start:stop], self.prefix_ends[start:stop])
 
     def to_bytes(self) -> bytes:
@@ -158,11 +162,14 @@ class Continuations:
         """int32 [N * L]: number of tokens of each whole sequence, targets included."""
         return self.kept + self.lengths
 
-    def of_rows(self, start: int, stop: int, rows: int) -> Continuations:
-        """Return the continuations of the rows from ``start`` to ``stop``. rows: how many rows there are in all."""
+    def of_rows(self, start: int, stop: int, rows: int, places: Places | None = None) -> Continuations:
+        """Return the continuations of the rows from ``start`` to ``stop``. rows: how many rows there are in all.
+
+        places: of the tokens of all continuations, if they are known.
+        """
         labels = len(self) // max(1, rows)
         part = slice(start * labels, stop * labels)
-        first, last = int(self.lengths[: part.start].sum()), int(self.lengths[: part.stop].sum())
+        first, last = (self.lengths[:n].sum() if places is None else places[n] for n in (part.start, part.stop))
         return Continuations(self.tokens[first:last], self.lengths[part], self.kept[part], self.divisors[part])
 
     def to_bytes(self) -> bytes:

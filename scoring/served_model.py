@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import structlog
 
 from checkpoints.card import ModelCard
 from checkpoints.source import Checkpoint
 from scoring.decisions.checkpoint import DecisionCheckpoint
+from scoring.decisions.prompts import PromptWriter
 from scoring.served_checkpoint import ServedCheckpoint
 from scoring.templates.known import KnownTemplates, require_fit
 from scoring.templates.wording import TemplateError
@@ -17,7 +19,7 @@ from scoring.tokenizing.tokenization import TextTokenizer
 log = structlog.stdlib.get_logger("scoring")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ServedModel:
     """One model, without its weights."""
 
@@ -55,6 +57,11 @@ class ServedModel:
                 log.warning("documents can't be ranked without a template", model=card.name, reason=str(error))
         decisions = DecisionCheckpoint.read(checkpoint.directory, served.tokenizer)
         return cls(served.tokenizer, card, templates, decisions)
+
+    @cached_property
+    def prompts(self) -> PromptWriter:
+        """What writes the prompts of its decisions. Raises RequestError if none can be asked of it."""
+        return PromptWriter(self.decisions, self.tokenizer)
 
     def in_one_thread(self) -> ServedModel:
         """Return this model for a caller that must not wait for the tokenizer's own threads."""

@@ -45,10 +45,13 @@ class _SecretFiles(PydanticBaseSettingsSource):
 class SettingsSlice(BaseSettings):
     """A group of settings. Field ``x`` is read from the variable ``SCORELINE_X``.
 
-    Making one raises SettingError, whose message names all variables of the group that have wrong values.
+    Making one raises SettingError, whose message names all variables of the group that have wrong values. An empty
+    variable counts as unset: files of variables and compositions pass those on that nobody has set.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", allow_inf_nan=False)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore", allow_inf_nan=False
+    )
 
     @classmethod
     def settings_customise_sources(

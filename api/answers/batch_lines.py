@@ -9,6 +9,7 @@ from typing import Any
 from api.answers.error_responses import STATUS, error_body
 from api.answers.presentation import encode, encode_object
 from jobs.store.records import Submission
+from judgement.applying import ABSTAIN, Rule, read_rules
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Scoring, Shape
 
@@ -16,6 +17,9 @@ LINE_BYTES, RESULT_BYTES, NUMBER_BYTES = 1_500, 160, 25
 """What a line takes at most beside its numbers: once, for each item, and for each number of a list. A number has up to
 24 characters.
 """
+
+JUDGED_BYTES = 50
+"""What the names of the fields of what comes of an artefact take."""
 
 TOKEN_BYTES = 200
 """What a token of a completion takes, nearly always at most: three numbers, and its text three times."""
@@ -37,14 +41,15 @@ def most_bytes(submission: Submission, ranking: Mapping[str, Any] | None) -> int
     ranking: what its answer needs beside the scores, if it ranks.
     """
     options, items = submission.options, submission.total_items
+    judged = sum(map(_judged_bytes, read_rules(options.artefact).values()))  # of an item, or of all questions
     if ranking is not None:
-        return LINE_BYTES + RESULT_BYTES * items + int(ranking.get("bytes", 0))
+        return LINE_BYTES + (RESULT_BYTES + judged) * items + int(ranking.get("bytes", 0))
     if options.shape is Shape.COMPLETION:
         return LINE_BYTES + RESULT_BYTES * items + TOKEN_BYTES * (submission.prompt_tokens + items)
     of_items = submission.item_labels
     if submission.form is not None and of_items is not None:
         # The names of questions and options stand in the form, too. An answer has a number for each option, and a few.
-        fixed = LINE_BYTES + 2 * submission.bytes_beside_tokens + 2 * RESULT_BYTES * items
+        fixed = LINE_BYTES + 2 * submission.bytes_beside_tokens + 2 * RESULT_BYTES * items + judged
         return fixed + NUMBER_BYTES * len(of_items.columns)
     if options.scoring is Scoring.LIKELIHOOD:
         targets = [chunk.continuations for chunk in submission.chunks if chunk.continuations is not None]
@@ -52,8 +57,16 @@ def most_bytes(submission: Submission, ranking: Mapping[str, Any] | None) -> int
         numbers = lists * sum(len(one.tokens) for one in targets)
     else:
         shown = items * len(submission.label_token_ids) if of_items is None else len(of_items.columns)
-        numbers = options.numbers_shown * shown
-    return LINE_BYTES + RESULT_BYTES * items + NUMBER_BYTES * numbers
+        numbers = (options.numbers_shown - (options.artefact is not None)) * shown
+    return LINE_BYTES + (RESULT_BYTES + judged) * items + NUMBER_BYTES * numbers
+
+
+def _judged_bytes(rule: Rule) -> int:
+    """Return what comes of an artefact for one item or question, at most: a number and a name in a set for each label,
+    and an action.
+    """
+    names = [0 if rule.threshold is None else len(encode(label)) + 1 for label in (*rule.labels, ABSTAIN)]
+    return JUDGED_BYTES + NUMBER_BYTES * len(rule.labels) + sum(names) + max(names)
 
 
 def encode_refusal(batch_id: str, number: int, custom_id: str | None, error: RequestError) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from api.answers.schemas.batch import Batch, BatchWebhook
 from api.answers.shown import shown
 from jobs.file_batches.reading import BatchProgress, BatchRecord
 from jobs.file_batches.tables import BatchStatus
-from scoring.error_codes import ErrorCode
+from scoring.error_codes import ErrorCode, RequestError
 
 
 def show_batch(batch: BatchRecord, warnings: Sequence[str] = ()) -> dict[str, Any]:
@@ -47,13 +48,18 @@ def show_counts(batch: BatchRecord | BatchProgress) -> dict[str, int]:
     return {"total": batch.total_lines, "completed": batch.completed_lines, "failed": batch.failed_lines}
 
 
-def _errors(batch: BatchRecord, message: str) -> dict[str, Any]:
+def pack_reason(error: RequestError) -> str:
+    """Return as JSON why the lines of a batch wait, which its row holds in place of a message."""
+    return json.dumps({"code": error.code, "message": error.message})
+
+
+def _errors(batch: BatchRecord, reason: str) -> dict[str, Any]:
     """Return why a batch has failed or, while it is in progress, why its further lines wait."""
     has_failed = batch.status is BatchStatus.FAILED
-    error = {
-        "code": str(ErrorCode.INVALID_FILE if has_failed else ErrorCode.QUOTA_EXCEEDED),
-        "message": message,
-        "param": "input_file_id" if has_failed else None,
-        "line": None,
-    }
-    return {"object": "list", "data": [error]}
+    if has_failed:
+        error = {"code": str(ErrorCode.INVALID_FILE), "message": reason}
+    elif reason.startswith("{"):
+        error = json.loads(reason)
+    else:  # An earlier version has stored the message alone.
+        error = {"code": str(ErrorCode.QUOTA_EXCEEDED), "message": reason}
+    return {"object": "list", "data": [error | {"param": "input_file_id" if has_failed else None, "line": None}]}

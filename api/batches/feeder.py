@@ -8,8 +8,9 @@ from dataclasses import replace
 import structlog
 
 from api.answers.batch_lines import encode_refusal, encode_unscored
+from api.answers.batches import pack_reason
 from api.batches.blocks import Block, next_block
-from api.batches.reading import InputLine, ReadLine, custom_id_of, read_lines, too_long
+from api.batches.reading import InputLine, ReadLine, custom_id_of, read_lines, refused_line, too_long
 from api.callers.authentication import Principal
 from api.callers.storage_quota import full
 from api.service import Service
@@ -63,18 +64,12 @@ class Feeder:
         principal = await threads.sql_of(batch.tenant, _principal, self._service, batch.tenant)
         try:
             read = await self._read(batch, principal, block.lines)
-            submissions = [one.submission for one in reversed(read) if one.submission is not None]
-            for first in {(one.model, one.work_key): one for one in submissions}.values():
-                door = self._service.acceptance.doors.of(first)
-                await threads.sql_of(batch.tenant, door.admission.admit_upload, first)
+            read = read[: await self._admitted(batch, read)]
             if any(one.submission is not None and one.submission.options.artefact is not None for one in read):
                 read = await threads.sql_of(batch.tenant, _refuse_other_weights, self._service, read)
         except RequestError as error:
             # Nothing is wrong with the lines: there is no room for them, or nobody to read or to score them.
-            log.info("a batch waits", batch_id=batch.id, reason=error.message)
-            if error.code is ErrorCode.MODEL_UNAVAILABLE:
-                await self._service.store.in_turn(batch.tenant, say_why_it_waits, batch, error.message)
-            return error.retry_after or PAUSE_SECONDS
+            return await self._wait(batch, error)
         lines = [_new_line(batch, line, one, traceparent) for line, one in zip(block.lines, read, strict=False)]
         fitting = _fitting(lines, room)
         if lines and not fitting:
@@ -82,14 +77,38 @@ class Feeder:
         fed = await self._store(batch, block, fitting)
         return fed.pause_seconds
 
+    async def _admitted(self, batch: BatchRecord, read: Sequence[ReadLine]) -> int:
+        """Return how many of the first lines can be jobs now: those before one for whose model there is no room.
+
+        Raises RequestError if that is the first line.
+        """
+        admitted = set[tuple[str, str]]()
+        for place, submission in enumerate(one.submission for one in read):
+            if submission is None or (model := (submission.model, submission.work_key)) in admitted:
+                continue
+            try:
+                door = self._service.acceptance.doors.of(submission)
+                await self._service.threads.sql_of(batch.tenant, door.admission.admit_upload, submission)
+            except RequestError:
+                if place == 0:
+                    raise
+                return place
+            admitted.add(model)
+        return len(read)
+
     async def _wait_for_room(self, batch: BatchRecord) -> float:
-        """Have a batch say that its tenant has no room for further lines. Returns for how many seconds it waits."""
+        """Have a batch wait because its tenant has no room for further lines, as :meth:`_wait` does."""
         reason = (
             f"{full(self._service.acceptance.storage_quota.most)}; further lines are read when something is deleted"
         )
-        log.info("a batch waits", batch_id=batch.id, reason=reason)
-        await self._service.store.in_turn(batch.tenant, say_why_it_waits, batch, reason)
-        return PAUSE_SECONDS
+        return await self._wait(batch, RequestError(ErrorCode.QUOTA_EXCEEDED, reason))
+
+    async def _wait(self, batch: BatchRecord, error: RequestError) -> float:
+        """Have a batch say why it waits, if that may take long. Returns for how many seconds it waits."""
+        log.info("a batch waits", batch_id=batch.id, reason=error.message)
+        if error.code in (ErrorCode.MODEL_UNAVAILABLE, ErrorCode.QUOTA_EXCEEDED):
+            await self._service.store.in_turn(batch.tenant, say_why_it_waits, batch, pack_reason(error))
+        return error.retry_after or PAUSE_SECONDS
 
     async def refuse(self, batch: BatchRecord, code: ErrorCode) -> None:
         """Refuse the next lines of a batch that has expired, or that is cancelled."""
@@ -128,7 +147,7 @@ class Feeder:
         if not lines:
             return []
         if lines[0].content is None:
-            return [_failed(too_long(self._service.reading, lines[0]))]
+            return [refused_line(None, too_long(self._service.reading, lines[0]))]
         readable = list(lines)
         for place, line in enumerate(lines):
             if line.content is None:
@@ -143,7 +162,7 @@ class Feeder:
                 self._dangerous.setdefault(batch.id, (0, 0))
                 if len(readable) == 1:
                     refusal = self._after_killing(batch, error) if isinstance(error, ReaderKilledError) else error
-                    return [_failed(refusal, custom_id_of(readable[0].content or b""))]
+                    return [refused_line(custom_id_of(readable[0].content or b""), refusal)]
                 readable = readable[: len(readable) // 2]
 
     def _after_killing(self, batch: BatchRecord, error: ReaderKilledError) -> RequestError:
@@ -179,10 +198,6 @@ def _principal(service: Service, tenant: str) -> Principal:
     return Principal(find_tenant(service.store.database, tenant) or Tenant(tenant), frozenset(), None)
 
 
-def _failed(error: RequestError, custom_id: str | None = None) -> ReadLine:
-    return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
-
-
 def _refuse_other_weights(service: Service, read: Sequence[ReadLine]) -> list[ReadLine]:
     """Return the lines, without those whose artefact was made for other weights than the live workers have."""
     return [_unless_for_other_weights(service, one) for one in read]
@@ -194,8 +209,7 @@ def _unless_for_other_weights(service: Service, read: ReadLine) -> ReadLine:
     try:
         service.acceptance.doors.of(read.submission).admission.refuse_other_weights(read.submission)
     except RequestError as error:
-        of_error = {"code": error.code, "message": error.message, "param": error.param}
-        return ReadLine(read.custom_id, error=of_error)
+        return refused_line(read.custom_id, error)
     return read
 
 
@@ -212,8 +226,7 @@ def _new_line(batch: BatchRecord, line: InputLine, read: ReadLine, traceparent: 
             ranking=read.ranking,
             answer_bytes=read.answer_bytes,
         )
-    error = RequestError(read.error["code"], read.error["message"], param=read.error["param"])
-    refusal = encode_refusal(batch.id, line.number, read.custom_id, error)
+    refusal = encode_refusal(batch.id, line.number, read.custom_id, RequestError(**read.error))
     return NewLine(line.number, line.stop, read.custom_id, refusal=refusal, answer_bytes=len(refusal))
 
 

@@ -64,6 +64,11 @@ RequestErrorFields = Mapping[str, Any]
 """The fields of a RequestError. As an exception it can't be pickled."""
 
 
+def refused_line(custom_id: str | None, error: RequestError) -> ReadLine:
+    """Return a line that is refused."""
+    return ReadLine(custom_id, error=vars(error))
+
+
 def read_lines(
     reading: ReadingContext,
     body: bytes,
@@ -137,12 +142,12 @@ def _read(
     except RequestError as error:
         if error.code is ErrorCode.MODEL_UNAVAILABLE:  # The line is right, and can be read later.
             raise
-        return ReadLine(custom_id, error={"code": error.code, "message": error.message, "param": error.param})
+        return refused_line(custom_id, error)
     except (MemoryError, KeyboardInterrupt, SystemExit, NotLoadedError):
         raise
     except BaseException:  # tokenizers raises such an exception for a bug in its Rust code
         log.exception("a line of a batch could not be read", number=line.number)
-        return ReadLine(custom_id, error={"code": ErrorCode.INTERNAL_ERROR, "message": INTERNAL, "param": None})
+        return refused_line(custom_id, RequestError(ErrorCode.INTERNAL_ERROR, INTERNAL))
     return ReadLine(custom_id, submission, ranking, answer_bytes)
 
 

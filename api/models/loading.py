@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -12,21 +13,18 @@ import structlog
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
-from api.models.catalogue import Catalogue, Entry, Found
-from api.models.models import Models, NotLoadedError
+from api.models.catalogue import Catalogue, Entry, Found, Key
+from api.models.models import DroppedError, Models, NotLoadedError
 from checkpoints.files import CheckpointError
 from checkpoints.source import Contents, find_checkpoint, name_of_adapter
 from jobs.store.database import StorageUnavailable
-from scoring.error_codes import ErrorCode, RequestError
 from scoring.served_model import ServedModel
 from scoring.templates.wording import TemplateError
 from settings.errors.endings import in_one_line
 from settings.scoring import ScoringSettings
 
 LOADED_AT_MOST = 3
-"""How often a model is loaded for one body. It may be dropped again before the body is read."""
-
-RETRY_SECONDS = 1.0
+"""How often each model is loaded for one body. It may be dropped again before the body is read."""
 
 FOLLOWING_SECONDS = 1.0
 """How often a process asks the database which models there are."""
@@ -98,6 +96,23 @@ def load_into(models: Models, entry: Entry) -> None:
         models.refuse(entry, in_one_line(error))
 
 
+async def read_when_loaded(read: Callable[[], Awaitable[T]], load: Callable[[Entry], Awaitable[None]]) -> T:
+    """Return what ``read`` returns, once the models are in memory that it needs. load: loads one of them.
+
+    Raises DroppedError if a model is dropped again and again before it is read with.
+    """
+    times = Counter[Key]()
+    while True:
+        try:
+            return await read()
+        except NotLoadedError as error:
+            entry = error.entry
+        times[entry.key] += 1
+        if times[entry.key] > LOADED_AT_MOST:
+            raise DroppedError
+        await load(entry)
+
+
 class ModelLoader:
     """Loads models for one API process, one at a time, and follows the catalogue. For use within one event loop."""
 
@@ -117,20 +132,11 @@ class ModelLoader:
         self._loading: dict[tuple[str, int | None], asyncio.Future[None]] = {}
 
     async def reading(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``read`` returns, once the model is in memory that it needs.
-
-        Raises RequestError OVERLOADED if the model is dropped again and again before it is read with.
-        """
-        for _ in range(LOADED_AT_MOST):
-            try:
-                return await read()
-            except NotLoadedError as error:
-                await self._load(error.entry)
-        message = "models are loaded and dropped too fast for the memory that they have; please try again"
-        raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS)
+        """Return what ``read`` returns, once the models are in memory that it needs. Raises DroppedError."""
+        return await read_when_loaded(read, self._load)
 
     async def loaded(self, entry: Entry) -> ServedModel:
-        """Return a model, once it is in memory. Raises RequestError as :meth:`reading` does, and MODEL_UNAVAILABLE."""
+        """Return a model, once it is in memory. Raises DroppedError, and RequestError MODEL_UNAVAILABLE."""
 
         async def find() -> ServedModel:
             return self._models.of(entry, on_loop=False)

@@ -27,6 +27,14 @@ class NotLoadedError(Exception):
         self.entry = entry
 
 
+class DroppedError(RequestError):
+    """The models that a body names are dropped again and again before it is read with them."""
+
+    def __init__(self) -> None:
+        message = "models are loaded and dropped too fast for the memory that they have; please try again"
+        super().__init__(ErrorCode.OVERLOADED, message, retry_after=CHANGED_SECONDS)
+
+
 class _Refused(NamedTuple):
     until: float  # on the monotonic clock
     reason: str

@@ -15,6 +15,7 @@ from judgement.artefacts import Artefact, Kind
 from judgement.folder import ArtefactFolder
 from judgement.sample import JudgementError
 from scoring.decisions.orders import Order, orders_of, parse_permute
+from scoring.decisions.prompts import text_of
 from scoring.decisions.questions import Kind as QuestionKind
 from scoring.decisions.questions import Question, read_systemone
 from scoring.error_codes import ErrorCode, RequestError, invalid
@@ -202,7 +203,7 @@ def _difference_of_question(
     if "questions" not in artefact.prompt:
         return "is for labels, which are scored at /v1/score"
     (made_for,) = read_systemone(artefact.prompt["questions"])
-    if replace(made_for, name=None) != replace(question, name=None):
+    if _seen(made_for) != _seen(question):
         return f"is for another question: {_shown(made_for.instructions)}"
     state = body["state"] if "state" in body else state_of(body.get("input"))
     if artefact.prompt["is_object"] is isinstance(state, str):
@@ -215,6 +216,12 @@ def _difference_of_question(
     if are_one:
         return "is for a question in a prompt of its own, and this model sees all questions in one"
     return None
+
+
+def _seen(question: Question) -> object:
+    """Return what the model sees of a question, which is the same in the words of each interface."""
+    options = [(text_of(option.value), option.description) for option in question.options]
+    return question.kind, question.instructions, options
 
 
 def _orders(question: Question, permute: object) -> Sequence[Order]:

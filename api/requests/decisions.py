@@ -69,7 +69,7 @@ def _request(
     classes = reading.card.classes
     provenance = parse_flag(body.get("return_provenance"), "return_provenance")
     permute = parse_permute(body.get("permute"))
-    decision = decide(reading.decisions, reading.tokenizer, state, questions, paths, reading.stop_if_unwanted, permute)
+    decision = decide(reading.model.prompts, state, questions, paths, reading.stop_if_unwanted, permute)
     options = ScoreOptions(
         apply_softmax=True,
         # All outputs are computed, so that the bits of some do not depend on which others are asked for.

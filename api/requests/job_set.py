@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from api.models.models import DroppedError, NotLoadedError
 from api.reading import ReadingContext
 from api.requests.headers.idempotency import KEY_PATTERN, idempotency_of
 from api.requests.sender import Sender
@@ -33,8 +35,14 @@ ReadJob = Submission | Mapping[str, Any]
 """A job, or the fields of the RequestError for which it is refused."""
 
 
-def read_job_set(reading: ReadingContext, data: bytes, sender: Sender) -> list[ReadJob]:
-    """Return what each job of a set is. Raises RequestError for a body that is no set."""
+def read_job_set(
+    reading: ReadingContext, data: bytes, sender: Sender, *, refuses_dropped: bool = False
+) -> list[ReadJob]:
+    """Return what each job of a set is. Raises RequestError for a body that is no set, and NotLoadedError.
+
+    refuses_dropped: there is no memory for all models of the set at a time. So behind the first job that is taken, one
+    whose model is not there is refused, to be sent again.
+    """
     body = parse_object(data)
     if unknown := next((name for name in body if name != "jobs"), None):
         message = f"there is no field {quote_name(unknown)} beside jobs: each job has fields of its own"
@@ -46,6 +54,8 @@ def read_job_set(reading: ReadingContext, data: bytes, sender: Sender) -> list[R
         message = f"a set has {MAX_JOBS} jobs at most: send {len(jobs)} as several sets, or as a file to /v1/batches"
         raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="jobs")
     reading = reading.for_one_of(len(jobs))
+    if not refuses_dropped:
+        _look_up_models(reading, jobs, sender)
     found: list[ReadJob] = []
     size, seconds, started = 0, 0.0, time.monotonic()
     for job in jobs:
@@ -55,11 +65,22 @@ def read_job_set(reading: ReadingContext, data: bytes, sender: Sender) -> list[R
             submission = _read(reading, job, sender)
         except RequestError as error:
             found.append(vars(error))
+        except NotLoadedError:
+            if not refuses_dropped or not any(isinstance(one, Submission) for one in found):
+                raise
+            found.append(vars(DroppedError()))
         else:
             found.append(submission)
             size += submission.total_items + len(submission.prefix) + sum(chunk.tokens for chunk in submission.chunks)
         seconds = time.monotonic() - started
     return found
+
+
+def _look_up_models(reading: ReadingContext, jobs: Sequence[object], sender: Sender) -> None:
+    """Raise NotLoadedError if a model of a job is not in memory, before any job is read: all are read again then."""
+    for job in jobs:
+        with suppress(RequestError):  # which the job itself is told
+            reading.of_model(job.get("model") if isinstance(job, dict) else None, sender.principal.policy)
 
 
 def _check_room(size: int, seconds: float) -> None:

@@ -25,9 +25,10 @@ from jobs.store.records import Idempotency, Origin
 from public_api import paths
 from scoring.error_codes import ErrorCode, RequestError, invalid
 from scoring.labels.classes import refuse_other_work
-from scoring.options import Priority, ScoreOptions
+from scoring.options import Priority, ScoreOptions, Scoring
 from scoring.request import ScoreRequest, parse_query_text
 from scoring.templates.asked import find_template, invalid_template, wording_by
+from scoring.templates.template import Template
 from scoring.templates.wording import Place, Wording
 from scoring.values import check_text, parse_flag
 
@@ -94,7 +95,7 @@ def ranking_of(
         limits.check_query_and_labels(query, ())
         limits.check_item_texts(documents)
         if truncates:
-            room = _room(reading, wording, query)
+            room = _room(reading, wording, query, template)
             most_tokens = room if most_tokens is None else min(room, most_tokens)
         items, warnings = _cut(reading, documents, most_tokens)
         request = ScoreRequest(query, items, None, template.labels, options, wording, template)
@@ -162,14 +163,19 @@ def documents_of(value: object) -> list[str]:
     return texts
 
 
-def _room(reading: ReadingContext, wording: Wording, query: str) -> int:
-    """Return how many tokens a document may have at most, so that its whole prompt fits into the context."""
+def _room(reading: ReadingContext, wording: Wording, query: str, template: Template) -> int:
+    """Return how many tokens a document may have, so that its prompt fits into the context with what is read behind it.
+
+    A label of one token is read at the end of the prompt. One of several stands behind it.
+    """
     given = {Place.QUERY: query, Place.INSTRUCTION: wording.instruction, Place.ITEM: ""}
     around = [
         "".join(part if isinstance(part, str) else given[part] for part in piece)
         for piece in (*wording.query, *wording.item)
     ]
     taken = sum(len(reading.tokenizer.encode(text, add_special_tokens=True)) for text in around)
+    if template.label_scoring is Scoring.SEQUENCE:
+        taken += max(len(reading.tokenizer.encode_behind_text(label)) for label in template.labels)
     return max(1, reading.card.context_length - taken - _JOINTS)
 
 

@@ -57,7 +57,8 @@ class _Place:
                 raise invalid_event_id()
 
     def has_seen(self, state: JobState) -> bool:
-        return self._scored_items == state.progress.scored_items
+        # Before the first item is scored, the status may have changed, of which the place says nothing.
+        return 0 < state.progress.scored_items == self._scored_items
 
     def see(self, state: JobState) -> str:
         self._scored_items = state.progress.scored_items

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
@@ -18,6 +19,7 @@ from api.answers.presentation import EMBEDDED_ITEMS, encode, encode_job, expecte
 from api.answers.schemas.job_set import JobSetBody
 from api.answers.schemas.jobs import JobSet
 from api.budget import place_of
+from api.models.models import DroppedError
 from api.principal import WithReadScope, WithScoreScope
 from api.provenances import Shown
 from api.requests.bodies.receiving import received_body
@@ -70,13 +72,20 @@ async def submit_set(
         raise invalid("a set has no Idempotency-Key: give each of its jobs an idempotency_key", "Idempotency-Key")
     sender = Sender(principal, is_strict=is_strict(request, handling), wants_computed=wants_computed(request))
     async with received_body(request, service.reading.limits, service.threads) as data:
-        read = await service.bodies.read(request, principal.tenant, read_job_set, data, sender)
+        reading = partial(service.bodies.read, request, principal.tenant, read_job_set, data, sender)
+        try:
+            read = await reading()
+        except DroppedError:
+            read = await reading(refuses_dropped=True)
     # One after the other, since what the first one is admitted by mostly holds for all.
     admitted = [await _admitted(service, one) for one in read]
     outcomes = await asyncio.gather(*(_outcome(service, one) for one in admitted))
     refused = [one for one in outcomes if isinstance(one, RequestError)]
     if len(refused) == len(outcomes) and all(STATUS[error.code] == 503 for error in refused):
         raise refused[0]
+    for error in refused:
+        if error.limit is not None:
+            service.metrics.count_refused(error.limit)
     ids = [one.job_id for one in outcomes if isinstance(one, Accepted)]
     found = await service.store.in_turn(principal.tenant, jobs_of, ids) if ids else {}
     return json_response(await service.threads.text_of(principal.tenant, _encode_accepted, outcomes, found), 202)

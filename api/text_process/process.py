@@ -16,10 +16,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import structlog
 
 from api.models.catalogue import Entry
+from api.models.loading import read_when_loaded
 from api.models.models import NotLoadedError
 from api.reading import ReadingContext
 from api.text_process import messages
-from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, NotLoaded, Read, Refused, Result
+from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, NotLoaded, Read, Refused
 from api.threads import Threads
 from api.turns import Turns
 from scoring.error_codes import ErrorCode, RequestError
@@ -37,9 +38,6 @@ TOKENIZER_THREADS = 16
 """The most threads in which the tokenizer encodes the texts of a long body: each takes some of the body's memory."""
 
 RETRY_SECONDS = 1.0
-
-LOADED_AT_MOST = 3
-"""How often the process loads the model of a body. It may drop it again before the body is read."""
 
 ADVICE = "send fewer items at a time, or send them as JSON lines"
 
@@ -69,6 +67,7 @@ class TextProcess:
         self._wanted = asyncio.Event()
         self._started = asyncio.Event()
         self._control: socket.socket | None = None  # while it is started
+        self._is_ready = False  # whether it has had time to start, and to load the models that it was asked for
 
     async def keep(self) -> None:
         """Start the process, and return when it has ended. It ends with this task."""
@@ -83,7 +82,7 @@ class TextProcess:
                 process = _start(theirs)
             try:
                 await messages.send_async(control, [self._context])
-                self._control = control
+                self._control, self._is_ready = control, False
                 self._started.set()
                 # The process sends nothing over this socket, so this returns when it has ended.
                 with contextlib.suppress(ConnectionError):
@@ -107,8 +106,8 @@ class TextProcess:
 
         The child is killed if this is cancelled, so the function need not ask whether to stop. Raises the RequestError
         that the function raises; REQUEST_TOO_LARGE if the child takes too long or needs too much memory;
-        ReaderKilledError if somebody killed it; OVERLOADED if there is no process, or if the tenant's turn does not
-        come.
+        ReaderKilledError if somebody killed it; OVERLOADED if there is no process, if it was not ready in time, or if
+        the tenant's turn does not come.
         """
         async with contextlib.AsyncExitStack() as stack:
             try:
@@ -120,13 +119,18 @@ class TextProcess:
             limits = self._reading.limits
             try:
                 async with asyncio.timeout(limits.text_process_seconds):
-                    result = await self._result(function, body, args, kwargs)
+                    result = await read_when_loaded(lambda: self._result(function, body, args, kwargs), self._load)
             except TimeoutError:
+                was_ready, self._is_ready = self._is_ready, True
+                if not was_ready:
+                    message = "the process that reads long bodies was not ready in time; please try again"
+                    raise RequestError(ErrorCode.OVERLOADED, message, retry_after=RETRY_SECONDS) from None
                 message = f"reading the body took more than {limits.text_process_seconds:g} s; {ADVICE}"
                 raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, limit="text_process_seconds") from None
             except (OSError, EOFError) as error:
                 log.warning("the process that reads long bodies has ended", error=repr(error))
                 raise _interrupted() from None
+        self._is_ready = True
         match result:
             case Read():
                 value: T = result.value
@@ -135,24 +139,22 @@ class TextProcess:
                 raise result.error()
             case Failed(traceback):
                 raise RuntimeError(f"a body could not be read\n{traceback}")
-            case NotLoaded(entry):
-                raise NotLoadedError(entry)
             case Ended(exit_code):
                 raise self._ended(exit_code)
 
-    async def _result(self, function: Callable[..., T], body: bytes, args: tuple[Any, ...], kwargs: Any) -> Result:
-        """Return what a child says of a body. If it lacks a model, the process loads it, and the next child reads."""
-        result: Result = Ended(0)
-        for _ in range(LOADED_AT_MOST):
-            call = pickle.dumps((self._reading.models.catalogue, function, args, kwargs))
-            result = await self._threads.text(messages.unpack, await self._exchange([call, body]))
-            if not isinstance(result, NotLoaded):
-                break
-            await self._load(result.entry)
+    async def _result(
+        self, function: Callable[..., T], body: bytes, args: tuple[Any, ...], kwargs: Any
+    ) -> Read | Refused | Failed | Ended:
+        """Return what a child says of a body. Raises NotLoadedError if it lacks a model."""
+        call = pickle.dumps((self._reading.models.catalogue, function, args, kwargs))
+        result = await self._threads.text(messages.unpack, await self._exchange([call, body]))
+        if isinstance(result, NotLoaded):
+            raise NotLoadedError(result.entry)
         return result
 
     async def _load(self, entry: Entry) -> None:
         """Have the process load a model, before it forks again."""
+        self._is_ready = False
         if self._control is not None:
             with contextlib.suppress(ConnectionError):
                 await asyncio.get_running_loop().sock_sendall(self._control, messages.LOAD)

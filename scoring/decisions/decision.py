@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from scoring.decisions.answers import form_of
-from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.decisions.encoding import DecisionPrompts
 from scoring.decisions.orders import MOST_PROMPTS, Order, orders_of
 from scoring.decisions.prompts import Asked, PromptWriter
 from scoring.decisions.questions import Kind, Question
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.layout import TokenIds
-from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
+from scoring.tokenizing.tokenization import always_wanted
 
 TOGETHER = (
     "the template of the model puts all questions into one prompt, so an answer depends on the other questions, too"
@@ -57,40 +55,33 @@ class Decision:
 
     def worded(self, error: RequestError) -> RequestError:
         """Return an error of the rows in the words of who has asked the questions."""
-        if error.param is None or not error.param.startswith(("items", "query")):
+        field, _, rest = (error.param or "").partition("[")
+        if error.param is None or field not in ("items", "query", "label_token_ids"):
             return error
-        path = "state" if error.param == "query" else "questions"
-        if error.param.startswith("items["):
-            row = int(error.param.removeprefix("items[").partition("]")[0])
+        path = "state" if field == "query" else "questions"
+        if rest:
+            row = int(rest.partition("]")[0])
             path = [path for path, one in zip(self.paths, self.asked, strict=True) for _ in one.rows.behind][row]
-        message = error.message.replace(error.param, path).replace("query and items[0]", f"query and {path}")
+        called = "prompts of the questions" if error.param == "items" else path
+        message = error.message.replace(error.param, called).replace("query and items[0]", f"query and {path}")
         message = message.replace(f"query and {path} make", f"the prompt of {path} has")
         return RequestError(error.code, message, param=path, retry_after=error.retry_after, limit=error.limit)
 
 
-@functools.lru_cache(maxsize=4)
-def writer_of(checkpoint: DecisionCheckpoint, tokenizer: TextTokenizer) -> PromptWriter:
-    """Return the writer of a checkpoint's prompts, which is made once in a process."""
-    return PromptWriter(checkpoint, tokenizer)
-
-
 def decide(
-    checkpoint: DecisionCheckpoint,
-    tokenizer: TextTokenizer,
+    writer: PromptWriter,
     state: object,
     questions: Sequence[Question],
     paths: Sequence[str],
     stop_if_unwanted: Callable[[], None] = always_wanted,
     permute: int | None = 1,
 ) -> Decision:
-    """Return the decision that a request asks for. paths: of the questions in the request.
+    """Return the decision that a request asks of the writer's model. paths: of the questions in the request.
 
     permute: in how many orders the options of a choice are asked, or None for as many as it has. Raises RequestError.
     """
-    checkpoint.check()
     if not isinstance(state, str | dict | list):
         raise RequestError(ErrorCode.INVALID_REQUEST, "state must be a text, an object or a list", param="state")
-    writer = writer_of(checkpoint, tokenizer)
     asked = writer.ask(questions, paths)
     if permute != 1 and writer.asks_all_at_once:
         message = "the template of the model puts all questions into one prompt, which has one order of the options"
@@ -105,6 +96,7 @@ def decide(
             f"the questions have {prompts:,} prompts in all orders; {MOST_PROMPTS:,} are allowed: ask fewer at a time"
         )
         raise RequestError(ErrorCode.REQUEST_TOO_LARGE, message, param="permute", limit="decision_prompts")
+    checkpoint = writer.checkpoint
     in_orders = tuple(one.in_order(order) for one, of_one in zip(asked, orders, strict=True) for order in of_one)
     stop_if_unwanted()
     return Decision(

@@ -70,7 +70,9 @@ class PromptWriter:
     """Writes the prompts of one checkpoint."""
 
     def __init__(self, checkpoint: DecisionCheckpoint, tokenizer: TextTokenizer) -> None:
-        self._checkpoint = checkpoint
+        """Raises RequestError if no decision can be asked of the model."""
+        checkpoint.check()
+        self.checkpoint = checkpoint
         self._tokenizer = tokenizer
         self._generic = rendering_of(checkpoint.generic)
         self._template = rendering_of(checkpoint.template or checkpoint.chat.template or "")
@@ -94,21 +96,21 @@ class PromptWriter:
         return tuple(found)
 
     def _ask(self, question: Question, path: str) -> Asked | Fault:
-        labels = self._checkpoint.labels_of(path, question.kind, len(question.options))
+        labels = self.checkpoint.labels_of(path, question.kind, len(question.options))
         if isinstance(labels, Fault):
             return labels
-        rows = self._checkpoint.rows_of(path, question.kind, labels, self._tokenizer)
+        rows = self.checkpoint.rows_of(path, question.kind, labels, self._tokenizer)
         if isinstance(rows, Fault):
             return rows
         options = question.options
-        if question.kind is Kind.NOUL and self._checkpoint.noul_options[0] == "false":
+        if question.kind is Kind.NOUL and self.checkpoint.noul_options[0] == "false":
             options = options[::-1]
         return Asked(question, options, labels, rows)
 
     def _shown_without_labels(self, question: Question) -> dict[str, Any]:
         """Return what a template sees of a question, whether or not the model has labels that can answer it."""
         for count in range(len(question.options), 0, -1):
-            labels = self._checkpoint.labels_of("", question.kind, count)
+            labels = self.checkpoint.labels_of("", question.kind, count)
             if not isinstance(labels, Fault):
                 return Asked(question, question.options[:count], labels, LabelRows.of([])).shown()
         raise AssertionError("a kind has a label")
@@ -116,7 +118,7 @@ class PromptWriter:
     @property
     def asks_all_at_once(self) -> bool:
         """Whether one prompt has all questions."""
-        return self._checkpoint.template is not None and "questions" in self._template.variables
+        return self.checkpoint.template is not None and "questions" in self._template.variables
 
     def write(
         self, state: object, asked: Sequence[Asked], stop_if_unwanted: Callable[[], None] = always_wanted
@@ -125,7 +127,7 @@ class PromptWriter:
         shown = [one.shown() for one in asked]
         if self._control is None:
             state, shown = _without_sentinels(state), _without_sentinels(shown)
-        elif self._checkpoint.template is not None:
+        elif self.checkpoint.template is not None:
             state, shown = self._control.mark(state), self._control.mark(shown)
         try:
             if self.asks_all_at_once:
@@ -144,7 +146,7 @@ class PromptWriter:
     def _shared(self, state: object) -> str:
         """Return what the prompts about a state have in common. Raises RenderingError."""
         if isinstance(state, str) and self._around is not None:
-            marks_here = self._control is not None and self._checkpoint.template is None
+            marks_here = self._control is not None and self.checkpoint.template is None
             text = self._control.mark(state) if self._control is not None and marks_here else state
             found = text.join(self._around)
             if self._render(state, self._made_up[:1]).startswith(found):
@@ -178,24 +180,25 @@ class PromptWriter:
         return re.split(re.escape(MARK) if self._control is None else rf"(?<!{START}){re.escape(MARK)}", text)
 
     def _render(self, state: object, shown: Sequence[Mapping[str, Any]]) -> str:
-        content = ""
+        content, options = "", sum(len(one["options"]) for one in shown)
         values: dict[str, Any] = {}
-        if self._checkpoint.template is None:
-            content = self._generic.render({"state": state, "question": shown[0]})
+        if self.checkpoint.template is None:
+            content = self._generic.render({"state": state, "question": shown[0]}, options)
             if self._control is not None:
                 content = self._control.mark(content)
         else:
             values = {"state": state, "question": shown[0], "questions": shown}
         return self._template.render(
             {
-                **self._checkpoint.chat.special_tokens,
+                **self.checkpoint.chat.special_tokens,
                 "messages": [{"role": "user", "content": content}],
                 "tools": None,
                 "documents": None,
                 "add_generation_prompt": True,
                 "enable_thinking": False,
                 **values,
-            }
+            },
+            options,
         )
 
 

@@ -5,9 +5,11 @@ The rules are those of the package ``decision`` of transformers 5.24, which is t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import accumulate
 from typing import NamedTuple
 
 from scoring.error_codes import ErrorCode, RequestError
@@ -19,8 +21,8 @@ MOST_QUESTIONS = 400
 MOST_OPTIONS = 255
 """The most options that a question may have, as in OpenAI's interface."""
 
-MOST_FAULTS = 20
-"""The most faults that one error names."""
+MOST_FAULTS, MOST_FAULT_BYTES = 20, 5_000
+"""The most faults that one error names, and the bytes that they may have as JSON, unless the first alone has more."""
 
 
 class Kind(StrEnum):
@@ -58,12 +60,14 @@ class Fault(NamedTuple):
 
 
 def refuse(faults: Sequence[Fault]) -> None:
-    """Raise RequestError for the first of the faults, if there are any, with a message that names them all."""
+    """Raise RequestError for the first of the faults, if there are any, with a message that names the others, too."""
     if not faults:
         return
-    messages = [fault.message for fault in faults[:MOST_FAULTS]]
-    if len(faults) > MOST_FAULTS:
-        messages.append(f"and {len(faults) - MOST_FAULTS} more faults")
+    sizes = accumulate(len(json.dumps(fault.message)) for fault in faults[:MOST_FAULTS])
+    named = max(1, sum(size <= MOST_FAULT_BYTES for size in sizes))
+    messages = [fault.message for fault in faults[:named]]
+    if len(faults) > named:
+        messages.append(f"and {len(faults) - named} more faults")
     raise RequestError(faults[0].code, "; ".join(messages), param=faults[0].param)
 
 
@@ -100,9 +104,10 @@ def read_systemone(questions: object) -> tuple[Question, ...]:
     """Return the questions in the body of a System One request. Raises RequestError."""
     if questions is not None and not isinstance(questions, Mapping):
         raise RequestError(ErrorCode.INVALID_QUESTION, "questions must map names to questions", param="questions")
-    named = {path_of(name): name for name in questions or {}}
-    values = [(path, (questions or {})[name]) for path, name in named.items()]
-    return read_each(values, lambda path, value: _read(path, named[path], value))
+    named = questions or {}
+    # Long names that differ may have the same path.
+    found = read_each([(path_of(name), value) for name, value in named.items()], _read)
+    return tuple(replace(question, name=name) for question, name in zip(found, named, strict=True))
 
 
 def path_of(name: str) -> str:
@@ -110,7 +115,8 @@ def path_of(name: str) -> str:
     return f"questions.{name}" if len(name) <= 64 and name.isprintable() else f"questions[{quote(name)}]"
 
 
-def _read(path: str, name: str, value: object) -> Question:
+def _read(path: str, value: object) -> Question:
+    """Return a question, without its name. Raises FaultyError."""
     if not isinstance(value, Mapping):
         raise FaultyError(path, "must be an object with a type")
     kind = kind_of(path, value, {kind.value: kind for kind in Kind})
@@ -125,7 +131,7 @@ def _read(path: str, name: str, value: object) -> Question:
         check_count(of_criteria, len(criteria))
         for n, level in enumerate(criteria):
             check_content(f"{of_criteria}[{n}]", level)
-        return Question(name, kind, instructions, levels(criteria), tuple(criteria))
+        return Question(None, kind, instructions, levels(criteria), tuple(criteria))
     if criteria is None and kind is Kind.NOUL:
         criteria = {}
     if not isinstance(criteria, Mapping) or (not criteria and kind is Kind.CHOICE):
@@ -138,7 +144,7 @@ def _read(path: str, name: str, value: object) -> Question:
     for option, description in criteria.items():
         if description is not None:
             check_content(f"{of_criteria}.{option}"[:256], description)
-    return Question(name, kind, instructions, tuple(Option(*one) for one in criteria.items()))
+    return Question(None, kind, instructions, tuple(Option(*one) for one in criteria.items()))
 
 
 def levels(descriptions: Sequence[object]) -> tuple[Option, ...]:

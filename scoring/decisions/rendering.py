@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import date
 from typing import Any
 
 import jinja2
@@ -23,8 +23,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from scoring.tokenizing.control_tokens import END, START
 
-MOST_STEPS = 20_000
-"""The most rounds of loops, calls and operators that one rendering may take."""
+MOST_STEPS, STEPS_OF_OPTION = 20_000, 20
+"""The most rounds of loops, calls and operators that one rendering may take, and how many more for each option."""
 
 MOST_SECONDS = 2.0
 """The longest that one rendering may take. It is looked at with every step."""
@@ -38,6 +38,11 @@ MOST_WIDTH = 10_000
 _WIDE = re.compile(r"[0-9]{5}|\*")
 """What a text has that is a form for others, and may make them longer than :data:`MOST_WIDTH`."""
 
+_TODAY = date(2024, 7, 26)
+"""What templates are told of the date: the day that those of Llama name where nobody tells them one. With the present
+day, equal requests would have other prompts tomorrow, and other scores.
+"""
+
 _STEP, _JOIN = "__step__", "__join__"
 
 
@@ -48,8 +53,8 @@ class RenderingError(Exception):
 class _Budget:
     """What is left to one rendering."""
 
-    def __init__(self) -> None:
-        self._steps = MOST_STEPS
+    def __init__(self, options: int) -> None:
+        self._steps = MOST_STEPS + STEPS_OF_OPTION * options
         self._until = time.monotonic() + MOST_SECONDS
 
     def step(self) -> None:
@@ -179,7 +184,7 @@ def _environment() -> _Sandbox:
     del found.globals["lipsum"]
     found.globals |= {
         "raise_exception": _raise_exception,
-        "strftime_now": lambda form: datetime.now().strftime(form),  # as transformers: the time of the server
+        "strftime_now": _TODAY.strftime,
         _STEP: _round,
         _JOIN: _join,
     }
@@ -214,9 +219,12 @@ class Rendering:
         except (jinja2.TemplateError, RecursionError) as error:
             raise RenderingError(f"it can't be read: {error}") from error
 
-    def render(self, values: Mapping[str, Any]) -> str:
-        """Return the text that the template writes, given the values of its variables. Raises RenderingError."""
-        token = _budget.set(_Budget())
+    def render(self, values: Mapping[str, Any], options: int = 0) -> str:
+        """Return the text that the template writes, given the values of its variables. Raises RenderingError.
+
+        options: how many there are to write, each of which adds to the steps that it may take.
+        """
+        token = _budget.set(_Budget(options))
         try:
             pieces, characters = [], 0
             for piece in self._template.generate(values):

@@ -17,6 +17,7 @@ from demonstration.example import Example, Task
 from demonstration.train import MODEL
 from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.decisions.decision import decide
+from scoring.decisions.prompts import PromptWriter
 from scoring.decisions.questions import read_systemone
 
 REPOSITORY = Path(__file__).parents[2]
@@ -106,7 +107,7 @@ def test_continuation_quality_puts_france_before_other_countries(judge: Judge) -
 
 @pytest.mark.parametrize("task", DECIDED)
 def test_the_template_writes_the_prompts_of_the_training(judge: Judge, task: Task) -> None:
-    checkpoint = DecisionCheckpoint.read(MODEL, judge.tokenizer)
+    writer = PromptWriter(DecisionCheckpoint.read(MODEL, judge.tokenizer), judge.tokenizer)
     for example in held_out_examples(task, 50, SEED):
         state = example.query.removeprefix("State: ").removesuffix("\n")
         instructions, *listed = example.item.removeprefix("Question: ").removesuffix("\nAnswer:").split("\nOptions: ")
@@ -118,7 +119,7 @@ def test_the_template_writes_the_prompts_of_the_training(judge: Judge, task: Tas
         }
         questions = read_systemone({"asked": {"instructions": instructions, **kinds[task]}})
         read = json.loads(state) if state.startswith("{") else state
-        decision = decide(checkpoint, judge.tokenizer, read, questions, ["asked"])
+        decision = decide(writer, read, questions, ["asked"])
         assert decision.prompts.shared + decision.prompts.behind[0] == example.query + example.item
         assert [judge.tokenizer.single_token(label) for label in example.labels] == list(decision.labels[0])
 

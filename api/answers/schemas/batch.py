@@ -83,8 +83,9 @@ class Batch(Shape):
     endpoint: CallPath
     model: str
     errors: BatchErrors | None = Field(
-        description="why the file could not be read as lines, if the batch failed; while its further lines wait for "
-        "room in what the tenant may store: that they do, with the code `quota_exceeded`"
+        description="why the file could not be read as lines, if the batch failed; why its further lines wait, while "
+        "they do: for room in what the tenant may store, with the code `quota_exceeded`, or for a model that can't be "
+        "used now, with the code `model_unavailable`"
     )
     input_file_id: str
     completion_window: str

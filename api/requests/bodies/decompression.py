@@ -88,6 +88,8 @@ class Decompressor:
             raise RequestError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, "send the body plain, or packed with gzip or zstd")
         self._name = encoding.removeprefix("x-")
         self._new_member = _MEMBERS[encoding]
+        # Zeros may stand behind a member of gzip, to fill a block of a disk or a tape.
+        self._padding = b"\0" if self._name == "gzip" else b""
         self._member = self._new_member()
         self._members = 1
         self._limits = limits
@@ -101,6 +103,9 @@ class Decompressor:
             rest = part[start : start + COMPRESSED_PIECE_BYTES]
             while rest or not (self._member.eof or self._member.needs_input):
                 if self._member.eof:
+                    rest = rest.lstrip(self._padding)
+                    if not rest:
+                        break
                     self._begin_member()
                 try:
                     data = self._member.decompress(rest, self._step_bytes)

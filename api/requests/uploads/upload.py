@@ -8,7 +8,7 @@ way leaves no job behind.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import structlog
@@ -71,23 +71,28 @@ class _Receiver:
         self._staged_at = time.monotonic()
 
     async def receive(self, body: UploadBody) -> tuple[Accepted, JobRecord]:
-        step, tenant = self._service.threads.text_of, self._tenant
         try:
             async for data in body.pieces(self._heartbeat_seconds, self._stage):
-                steps = self._reader.feed(data)
-                while (chunks := await step(tenant, next, steps, None)) is not None:
-                    await self._take(chunks)
-            await self._take(await step(tenant, self._reader.finish))
+                await self._read(self._reader.feed(data))
+            await self._read(self._reader.finish())
             accepted = await self._accept()
             assert self._reader.submission is not None
             self._service.acceptance.acceptor.announce(self._reader.submission, accepted)
-            job = await self._service.store.of(tenant, get_job, accepted.job_id)
+            job = await self._service.store.of(self._tenant, get_job, accepted.job_id)
             if not accepted.replayed:
                 self._service.metrics.count_uploaded(job)
             return accepted, job
         except BaseException:
             await self._give_up()
             raise
+
+    async def _read(self, steps: Iterator[list[Chunk]]) -> None:
+        """Take what the steps of the reader yield. Its first line may name a model that has to be loaded."""
+        in_thread, tenant, reader = self._service.threads.text_of, self._tenant, self._reader
+        while (chunks := await in_thread(tenant, next, steps, None)) is not None:
+            if reader.first_line is not None:
+                await self._service.bodies.loader.reading(lambda: in_thread(tenant, reader.open))
+            await self._take(chunks)
 
     async def _take(self, chunks: list[Chunk]) -> None:
         if self._upload is None and self._earlier is None and self._reader.submission is not None:

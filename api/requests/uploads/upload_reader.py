@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from api.models.loading import load_into
-from api.models.models import NotLoadedError
 from api.reading import ReadingContext
 from api.requests.bodies.json_body import check_containers, parse_json
 from api.requests.sender import Sender
@@ -40,6 +38,7 @@ class UploadReader:
     def __init__(self, reading: ReadingContext, sender: Sender, *, encoding: str) -> None:
         self.submission: Submission | None = None  # the job without its items, after the first line
         self.hash_only = False  # set it to compute only the hash of the further body
+        self.first_line: tuple[int, bytes] | None = None  # with its number; it is to be read by :meth:`open`
         self._reading = reading
         self._sender = sender
         self._preparation: Preparation | None = None
@@ -60,18 +59,36 @@ class UploadReader:
         return self._lines.body_hash
 
     def feed(self, data: bytes) -> Iterator[list[Chunk]]:
-        """Yield the chunks that are complete with further bytes, possibly none, after each bounded step."""
+        """Yield the chunks that are complete with further bytes, possibly none, after each bounded step.
+
+        After a step that has come to the first line, it is opened before the next step.
+        """
         for lines in self._lines.feed(data):
             yield from self._take(lines)
 
-    def finish(self) -> list[Chunk]:
-        """Return the last chunks."""
-        chunks = [chunk for step in self._take(self._lines.finish()) for chunk in step]
+    def finish(self) -> Iterator[list[Chunk]]:
+        """Yield the last chunks, as :meth:`feed` does."""
+        yield from self._take(self._lines.finish())
         if self.hash_only:
-            return []
+            return
         if self._preparation is None:
             raise RequestError(ErrorCode.INVALID_JSON, "the body is empty: its first line is the job without `items`")
-        return [*chunks, *self._prepare(self._preparation), *self._preparation.finish()]
+        yield [*self._prepare(self._preparation), *self._preparation.finish()]
+
+    def open(self) -> None:
+        """Read the first line. Raises NotLoadedError, too: then call it again when the model is loaded."""
+        assert self.first_line is not None
+        number, line = self.first_line
+        try:
+            check_containers(line, "the body")
+            self.submission, self._preparation = read_upload(self._reading, parse_object(line), self._sender)
+        except RequestError as error:
+            raise _in_line(error, number) from None
+        self.first_line = None
+        self._overhead = self._preparation.repeated_characters
+        if self.submission.options.item_first:
+            # Without a shared prefix, the row of each item also contains the query.
+            self._overhead = len(line)
 
     def _take(self, lines: list[tuple[int, bytes]]) -> Iterator[list[Chunk]]:
         """Yield the chunks that are complete, possibly none, after each batch of items and at the end of the lines."""
@@ -79,7 +96,8 @@ class UploadReader:
             if self.hash_only:
                 break
             if self._preparation is None:
-                self._open(number, line)
+                self.first_line = number, line
+                yield []
                 continue
             place = f"items[{self._preparation.total_items + len(self._items)}]"
             check_containers(line, f"line {number}", place)
@@ -89,22 +107,6 @@ class UploadReader:
             if len(self._items) == BATCH_ITEMS or self._bytes >= BATCH_BYTES:
                 yield self._prepare(self._preparation)
         yield []
-
-    def _open(self, number: int, line: bytes) -> None:
-        try:
-            check_containers(line, "the body")
-            body = parse_object(line)
-            try:
-                self.submission, self._preparation = read_upload(self._reading, body, self._sender)
-            except NotLoadedError as error:
-                load_into(self._reading.models, error.entry)
-                self.submission, self._preparation = read_upload(self._reading, body, self._sender)
-        except RequestError as error:
-            raise _in_line(error, number) from None
-        self._overhead = self._preparation.repeated_characters
-        if self.submission.options.item_first:
-            # Without a shared prefix, the row of each item also contains the query.
-            self._overhead = len(line)
 
     def _prepare(self, preparation: Preparation) -> list[Chunk]:
         """Prepare the current batch of items, and begin a new one."""

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from jobs.files.tables import files
 from jobs.store.database import Database
 from jobs.store.tables import chunk_inputs, chunk_scores, chunks, jobs, prefixes
 from jobs.stored_bytes import StoredBytes, count_stored
-from tests.api.batches.running import BODY, create, ended, line, openai_of, read, upload
+from judgement.artefacts import Kind, write
+from tests.api.artefacts import PROMPT, THREE, artefact, serving_artefacts
+from tests.api.batches.running import BODY, create, ended, line, openai_of, read, run, upload
 from tests.api.serving import Json, RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.databases import quick_on
@@ -199,3 +202,40 @@ def test_a_line_stores_what_it_is_charged_and_no_more_is_written_than_was_reserv
         arrays = 1 + 2 * len(of_chunks)
         assert charged <= held <= charged + 4 * arrays, "an array may say how long it is"
         assert written <= reserved <= 3 * written + 10_000
+
+
+def test_what_comes_of_an_artefact_is_reserved_for_a_line(
+    sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    names = ("in the opinion of most, " * 9 + "yes", "é" * 300, "not so sure")
+    question: Json = {"type": "choice", "criteria": dict.fromkeys("abc")}
+    asked = [f"q{n}" for n in range(9)]
+    prompts: dict[str, Json] = {
+        "items": PROMPT | {"labels": THREE},
+        "ranking": {"query": None, "labels": [], "template": "yes-no"},
+        "question": {"questions": {"q": question}, "is_object": False},
+    }
+    bodies: list[tuple[str, Json]] = [
+        ("/v1/score", PROMPT | {"labels": THREE, "items": ["a"] * 90, "threshold": "items"}),
+        ("/v1/rerank", {"query": "q", "documents": ["a"] * 90, "return_documents": False, "threshold": "ranking"}),
+        (
+            "/v1/systemone",
+            {"state": "s", "questions": dict.fromkeys(asked, question), "threshold": dict.fromkeys(asked, "question")},
+        ),
+    ]
+    with serving_artefacts(sqlite_template, tmp_path_factory) as (api, folder, fingerprint):
+        for name, prompt in prompts.items():
+            labels = names[:2] if name == "ranking" else names
+            made = artefact(fingerprint, prompt=prompt, labels=labels)
+            parameters = {"threshold": 0.3, "set_bound": 0.0}
+            threshold = replace(made, kind=Kind.THRESHOLD, parameters=parameters, calibration=made)
+            write(threshold, folder / f"{name}.json")
+        client = openai_of(api)
+        for path, body in bodies:
+            batch = run(client, [line("a", body, url=path)], path)
+            with closing(Database.open(api.store)) as database, database.read() as tx:
+                reserved = tx.scalar(select(batch_lines.c.answer_bytes).where(batch_lines.c.batch_id == batch.id))
+                written = tx.scalar(select(files.c.bytes).where(files.c.id == batch.output_file_id))
+            assert written is not None, read(client, batch.error_file_id)
+            assert reserved is not None
+            assert written <= reserved <= 3 * written + 10_000, path

@@ -151,6 +151,19 @@ def test_a_client_that_comes_back_goes_on_behind_the_last_event_that_it_got(quic
         assert again == rest[by_place.index(place) + 1 :]
 
 
+def test_a_change_of_the_status_alone_during_a_break_is_told(quick: Fresh) -> None:
+    api, worker = quick
+    steps = Steps(api, worker)
+    job = api.submit(**BODY)
+    with following(api, job["id"]) as events:
+        first = next(events)
+    assert (first.data["status"], first.id) == ("queued", "0-0")
+    steps.claim()
+    with following(api, job["id"], last=first.id) as events:
+        second = next(events)
+    assert second.data["status"] == "running"
+
+
 def test_a_client_that_follows_anew_gets_what_was_not_there_when_somebody_else_followed(quick: Fresh) -> None:
     api, worker = quick
     steps = Steps(api, worker)

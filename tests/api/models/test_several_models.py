@@ -381,25 +381,3 @@ def test_completions_of_a_batch_are_written_by_the_tokenizer_of_their_job(
     output = json.loads(api.client.get(f"/v1/files/{ended['output_file_id']}/content").text)
     tokens = output["response"]["body"]["choices"][0]["logprobs"]["tokens"]
     assert tokens == [french.decode([one]) for one in french.encode("La capitale")]
-
-
-def test_a_line_of_a_model_that_is_not_there_holds_up_no_line_before_it(listing: Listing, french: TinyModel) -> None:
-    api = listing.api
-    listing.put(described("french", french.directory))
-    (french.directory / "tokenizer.json").unlink()
-    names = [None, None, "french", None]
-    lines = [
-        {"custom_id": str(n), "method": "POST", "url": "/v1/score", "body": {**BODY, "model": name}}
-        for n, name in enumerate(names)
-    ]
-    content = "\n".join(map(json.dumps, lines)).encode()
-    file = api.client.post("/v1/files", files={"file": ("l.jsonl", content)}, data={"purpose": "batch"}).json()
-    wanted = {"input_file_id": file["id"], "endpoint": "/v1/score", "completion_window": "24h"}
-    batch = api.client.post("/v1/batches", json=wanted).json()
-
-    def seen() -> Json:
-        found: Json = api.client.get(f"/v1/batches/{batch['id']}").json()
-        return found
-
-    eventually(lambda: seen()["request_counts"]["completed"] == 2, "the lines before it are written")
-    eventually(lambda: "can't be loaded" in json.dumps(seen()), "the batch says why it waits")

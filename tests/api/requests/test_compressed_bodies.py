@@ -35,7 +35,8 @@ def test_a_compressed_body_is_answered_as_a_plain_one(api: RunningApi, encoding:
     content = json.dumps(GOOD).encode()
     pack = PACK[encoding]
     plain = api.client.post("/v1/score", json=GOOD).json()["scores"]
-    for packed in (pack(content), pack(content[:9]) + pack(b"") + pack(content[9:])):
+    padding = bytes(20_000) if encoding == "gzip" else b""
+    for packed in (pack(content) + padding, pack(content[:9]) + padding + pack(b"") + pack(content[9:])):
         answer = send(api, packed, encoding)
         assert answer.status_code == 200, answer.text
         assert answer.json()["scores"] == plain
@@ -81,7 +82,8 @@ def test_a_body_is_limited_by_what_it_unpacks_to(
 
 @given(st.binary(max_size=4_000), st.sampled_from(["gzip", "zstd"]), st.integers(1, 3_000), st.integers(1, 200))
 def test_any_pieces_unpack_to_the_same(content: bytes, encoding: str, size: int, step: int) -> None:
-    packed = PACK[encoding](content) + PACK[encoding](content * 3)
+    padding = bytes(7) if encoding == "gzip" else b""
+    packed = PACK[encoding](content) + padding + PACK[encoding](content * 3) + padding
     one = Decompressor(encoding, LimitSettings(), step)
     found = [data for start in range(0, len(packed), size) for data in one.feed(packed[start : start + size])]
     one.finish()

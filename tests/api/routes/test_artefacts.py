@@ -288,6 +288,26 @@ def test_openai_s_words_of_a_question_have_the_same_artefacts(served: Served) ->
         assert error["code"] == ("invalid_request" if says.startswith("there") else "invalid_artefact")
 
 
+@pytest.mark.parametrize(
+    ("kind", "criteria", "sent"),
+    [
+        ("score", ["low: later", "now"], {"levels": [{"label": "low", "description": "later"}, {"label": "now"}]}),
+        ("choice", {"true": "a", "false": None}, {"choices": [{"value": True, "description": "a"}, {"value": False}]}),
+    ],
+)
+def test_what_the_model_does_not_see_makes_no_other_question(
+    served: Served, kind: str, criteria: Any, sent: Json
+) -> None:
+    questions = {"a": {"type": kind, "instructions": "How?", "criteria": criteria}}
+    made_for: Json = {"questions": questions, "is_object": False}
+    write(replace(served.artefacts["reviews"], prompt=made_for), served.folder / "how.json")
+    named = {"calibration": {"a": "how"}}
+    ours = served.api.client.post("/v1/systemone", json={"state": "S", "questions": questions} | named).json()
+    body = {"input": "S", "questions": [sent | {"type": kind, "name": "a", "instructions": "How?"}]} | named
+    theirs = served.api.client.post("/v1/decisions", json=body).json()
+    assert list(theirs["judged"]["a"]["calibrated"].values()) == list(ours["judged"]["a"]["calibrated"].values())
+
+
 def test_an_artefact_is_for_orders_only_where_they_differ(served: Served) -> None:
     artefacts = add_artefacts_of_questions(served)
     in_two = replace(artefacts["team"], prompt={**artefacts["team"].prompt, "permute": 2})

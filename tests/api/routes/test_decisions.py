@@ -16,6 +16,7 @@ from tests.api import tiny_model
 from tests.api.batches.running import line, openai_of, read, run
 from tests.api.serving import Json, RunningApi, StandInWorker, eventually
 from tests.api.tiny_model import END, TinyModel
+from tests.hostile.contract import MAX_ERROR_BYTES
 
 STATE = "I saw London. This movie was great!"
 REFUND: Json = {"type": "noul", "instructions": "Is it great?"}
@@ -196,6 +197,21 @@ def test_a_job_and_the_lines_of_a_batch_give_the_answers_of_a_call(on_sqlite: tu
         assert output["response"]["body"] | {"id": None} == decide(api, body, path) | {"id": None}
         (refused,) = read(openai_of(api), batch.error_file_id)
         assert refused["response"]["body"]["error"]["code"] == "missing_questions"
+
+
+def test_questions_whose_long_names_begin_alike_are_all_answered(api: RunningApi) -> None:
+    names = ["n" * 235 + end for end in "ab"]
+    answer = decide(api, BODY | {"questions": {names[0]: REFUND, names[1]: TEAM}})
+    assert [answer["answers"][name]["type"] for name in names] == ["noul", "choice"]
+
+
+@pytest.mark.parametrize("character", ["\U000e0001", "👍"])
+def test_an_error_with_many_faults_is_small_whatever_the_names_are(api: RunningApi, character: str) -> None:
+    faulty = {str(n) + character * 300: REFUND | {character * 300: 1} for n in range(30)}
+    response = api.client.post("/v1/systemone", json=BODY | {"questions": faulty})
+    assert response.status_code == 400
+    assert len(response.content) <= MAX_ERROR_BYTES
+    assert response.json()["error"]["message"].endswith(" more faults")
 
 
 def test_the_same_key_and_body_get_the_same_answer_again(api: RunningApi) -> None:

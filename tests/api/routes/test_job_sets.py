@@ -16,6 +16,7 @@ from api.requests.job_set import MAX_JOBS
 from jobs.store.database import Database
 from jobs.tenancy.keys import Scope, create_key
 from jobs.tenancy.tenants import set_tenant
+from tests.api.models.listing import Listing, described
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.databases import quick_on
@@ -250,3 +251,33 @@ def test_jobs_that_are_refused_after_long_reading_are_the_last_of_their_set(
 def test_a_dry_run_is_sent_alone(api: RunningApi) -> None:
     [entry] = send(api.client, BODY | {"dry_run": True})
     assert (entry["status_code"], entry["body"]["error"]["code"]) == (400, "unsupported_parameter")
+
+
+@pytest.mark.parametrize("models_bytes", [1, 2**29])
+def test_a_set_names_any_number_of_models_and_those_without_room_are_refused_alone(
+    model: TinyModel, sqlite_url: str, tmp_path: Any, models_bytes: int
+) -> None:
+    with (
+        running_api(model.directory, sqlite_url, tmp_path, with_worker=False, models_bytes=models_bytes) as (api, _),
+        closing(Listing(api)) as listing,
+    ):
+        listing.put(*(described(name, model.directory) for name in "abc"))
+        waiting = [BODY | {"model": name} for name in (7, "tiny", *"abc", "a")]
+        rounds = 0
+        while len(waiting) > 1:
+            entries = send(api.client, *waiting)
+            assert entries[0]["body"]["error"]["param"] == "model"
+            refused = [n for n, entry in enumerate(entries) if entry["status_code"] == 503]
+            assert {entries[n]["retry_after"] for n in refused} <= {1}
+            assert len(refused) < len(waiting) - 1, "some are taken each time"
+            waiting = [waiting[0], *(waiting[n] for n in refused)]
+            rounds += 1
+        assert (rounds == 1) == (models_bytes > 1)
+
+
+def test_jobs_of_a_set_that_a_limit_refuses_are_counted(model: TinyModel, sqlite_url: str, tmp_path: Any) -> None:
+    with running_api(model.directory, sqlite_url, tmp_path, with_worker=False, max_item_characters=10) as (api, _):
+        long = BODY | {"items": ["a" * 11]}
+        assert [entry["status_code"] for entry in send(api.client, long, BODY, long, {})] == [413, 202, 413, 400]
+        counted = 'scoreline_refused_requests_total{limit="max_item_characters"} 2.0'
+        assert counted in api.client.get("/metrics").text

@@ -109,10 +109,11 @@ def test_a_dry_run_counts_the_labels(api: RunningApi) -> None:
     assert dry["work"] > shorter["work"]
 
 
-TEMPLATE = """
-query = "Query: {query}\\n"
-item = "Item: {item}\\nAnswer:"
-labels = [" yes it is", " no"]
+YES = " yes it is, as everybody says who saw it"
+TEMPLATE = f"""
+query = "Query: {{query}}\\n"
+item = "Item: {{item}}\\nAnswer:"
+labels = ["{YES}", " no"]
 relevance = "softmax(0)"
 label_scoring = "sequence"
 label_normalization = "tokens"
@@ -134,15 +135,17 @@ def test_the_labels_of_a_template_may_have_several_tokens_if_it_says_so(
         apart = api.score(
             query="Query: what\n",
             items=["Item: a\nAnswer:", "Item: b\nAnswer:"],
-            labels=[" yes it is", " no"],
+            labels=[YES, " no"],
             label_scoring="sequence",
             label_normalization="tokens",
             apply_softmax=True,
         )
         assert apart["scores"] == answer["scores"]
         own: dict[str, Any] = {"query": "what", "items": ["a"], "template": "phrases"}
-        refused = api.client.post("/v1/score", json=own | {"labels": [" yes it is"]})
+        refused = api.client.post("/v1/score", json=own | {"labels": [YES]})
         assert refused.json()["error"]["code"] == "label_not_single_token"
+        cut = api.client.post("/rerank", json={"query": "what", "texts": ["London " * 900], "truncate": True})
+        assert cut.status_code == 200, cut.text
 
 
 def test_lines_of_a_file_have_them_too(api: RunningApi) -> None:

@@ -12,6 +12,7 @@ from scipy.special import log_softmax, softmax
 from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.decisions.decision import decide as ask
 from scoring.decisions.orders import orders_of
+from scoring.decisions.prompts import PromptWriter
 from scoring.decisions.questions import read_systemone
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.api import tiny_model
@@ -78,12 +79,12 @@ def test_both_doors_and_jobs_permute_alike(api: RunningApi) -> None:
 
 def test_a_version_that_knows_no_orders_answers_by_the_first_one(tmp_path: Path) -> None:
     tokenizer = TextTokenizer.load(make_model_directory(tmp_path))
-    checkpoint = DecisionCheckpoint.read(tmp_path, tokenizer)
+    writer = PromptWriter(DecisionCheckpoint.read(tmp_path, tokenizer), tokenizer)
     many = {"type": "choice", "instructions": "Which one?", "criteria": {f"option {n}": None for n in range(30)}}
     questions = read_systemone({"town": TOWN, "many": many, "after": TOWN})
     once, permuted = (
         decision.form(np.ones(1_000, np.int32))["questions"]
-        for decision in (ask(checkpoint, tokenizer, STATE, questions, "abc", permute=one) for one in (1, 3))
+        for decision in (ask(writer, STATE, questions, "abc", permute=one) for one in (1, 3))
     )
     assert [one["rows"] for one in permuted] == [3 * one.get("rows", 1) for one in once]
     assert permuted[1]["places"] == once[1]["places"]

@@ -260,6 +260,7 @@ def test_another_process_reads_the_same_as_a_thread(small: RunningApi) -> None:
 
 def test_a_body_that_takes_too_long_is_refused(small: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     service = small.app.state.service
+    assert post(small, long_job()).status_code == 202, "the process has started"
     limits = service.reading.limits.model_copy(update={"text_process_seconds": 0.001})
     monkeypatch.setattr(service.bodies.process, "_reading", replace(service.reading, limits=limits))
     refused = post(small, LONG_WORK)

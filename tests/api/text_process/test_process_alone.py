@@ -6,18 +6,26 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
 
+from api.batches.reading import read_lines
 from api.reading import ReadingContext
+from api.reading_process import PRELOADED
+from api.requests.batch import read_batch
+from api.requests.calls import read_call
+from api.requests.job_set import read_job_set
+from api.requests.submission import read_job
+from api.requests.tokenizing import tokenize_text
 from api.text_process import process as module
 from api.text_process.process import TextProcess
 from api.threads import Threads
 from scoring.error_codes import ErrorCode, RequestError
 from tests.api.serving import RunningApi
 from tests.api.text_process.test_process import readers
-from tests.api.text_process.works import fail, give_back
+from tests.api.text_process.works import fail, give_back, work_for_ever
 
 T = TypeVar("T")
 
@@ -75,6 +83,11 @@ def test_a_body_is_read_by_the_next_process_when_the_present_one_has_just_ended(
     assert with_process(reading, read_twice) == [b"first", b"second"]
 
 
+def test_the_functions_that_read_bodies_are_imported_before_the_first_body() -> None:
+    functions = (read_batch, read_call, read_job, read_job_set, read_lines, tokenize_text)
+    assert {one.__module__ for one in functions} == {one.__name__ for one in PRELOADED}
+
+
 def test_a_bug_in_a_library_is_told_with_its_traceback(reading: ReadingContext) -> None:
     async def read(process: TextProcess) -> None:
         await process.read("a", fail, b"")
@@ -94,6 +107,20 @@ def test_a_body_does_not_wait_for_ever_for_a_process_that_does_not_start(
     with pytest.raises(RequestError) as refused:
         asyncio.run(read())
     assert refused.value.code is ErrorCode.OVERLOADED
+
+
+def test_the_time_that_a_process_takes_to_start_is_not_that_of_the_body(reading: ReadingContext) -> None:
+    impatient = replace(reading, limits=reading.limits.model_copy(update={"text_process_seconds": 0.01}))
+
+    async def refusals(process: TextProcess) -> list[ErrorCode]:
+        found = []
+        for _ in range(2):
+            with pytest.raises(RequestError) as refused:
+                await process.read("a", work_for_ever, b"")
+            found.append(refused.value.code)
+        return found
+
+    assert with_process(impatient, refusals) == [ErrorCode.OVERLOADED, ErrorCode.REQUEST_TOO_LARGE]
 
 
 def test_a_body_does_not_wait_for_ever_for_its_turn(reading: ReadingContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from jobs.store.records import Submission
 from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.decisions.decision import decide
 from scoring.decisions.orders import parse_permute
+from scoring.decisions.prompts import PromptWriter
 from scoring.decisions.questions import path_of, read_systemone
 from scoring.layout import ChunkWork, GroupWork, LabelScores
 from scoring.options import ScoreOptions, Shape
@@ -30,7 +31,7 @@ class Deciding:
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.tokenizer = TextTokenizer.load(directory)
-        self.checkpoint = DecisionCheckpoint.read(directory, self.tokenizer)
+        self._writer = PromptWriter(DecisionCheckpoint.read(directory, self.tokenizer), self.tokenizer)
         self._card = read_model_card(directory, None, None, self.tokenizer)
         self.engine = engines.load(directory, "float32", **{"step_tokens": 64} | settings)
 
@@ -48,7 +49,7 @@ class Deciding:
         questions = read_systemone(body["questions"])
         paths = [path_of(question.name or "") for question in questions]
         permute = parse_permute(body.get("permute"))
-        decision = decide(self.checkpoint, self.tokenizer, body["state"], questions, paths, permute=permute)
+        decision = decide(self._writer, body["state"], questions, paths, permute=permute)
         classes = self._card.classes
         activation = Activation.VOCABULARY if classes is None else classes.activation
         top = classes is None

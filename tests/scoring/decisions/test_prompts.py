@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,10 +34,14 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
         directory = write_variant(tmp_path_factory.mktemp("model"), name if name in VARIANTS else "generic")
         if name in TEMPLATES:
             (directory / "decision_template.jinja").write_text(TEMPLATES[name])
-        tokenizer = TextTokenizer.load(directory)
-        return PromptWriter(DecisionCheckpoint.read(directory, tokenizer), tokenizer)
+        return writer_in(directory)
 
     return made
+
+
+def writer_in(directory: Path) -> PromptWriter:
+    tokenizer = TextTokenizer.load(directory)
+    return PromptWriter(DecisionCheckpoint.read(directory, tokenizer), tokenizer)
 
 
 def written(writer: PromptWriter, state: object) -> DecisionPrompts:
@@ -71,3 +76,15 @@ def test_a_text_in_a_plain_template_takes_one_rendering_besides_those_of_its_que
     assert len(rendered) == 1 + len(QUESTIONS)
     written(of_template, {"a": 1})
     assert len(rendered) == 2 * len(QUESTIONS) + 4
+
+
+def test_one_prompt_may_have_thousands_of_options(tmp_path: Path) -> None:
+    template = "{% for q in questions %}{% for o in q.options %}{{ (o | trim) ~ '/' }}{% endfor %}:<|mark|>{% endfor %}"
+    directory = write_variant(tmp_path, "generic")
+    (directory / "decision_template.jinja").write_text(template)
+    of_all = writer_in(directory)
+    many = {"type": "choice", "criteria": {f"{n} ": None for n in range(255)}}
+    questions = read_systemone({str(n): many for n in range(40)})
+    prompts = of_all.write("", of_all.ask(questions, [str(n) for n in range(40)]))
+    assert prompts.are_one
+    assert prompts.behind[0] == "".join(f"{n}/" for n in range(255)) + ":"

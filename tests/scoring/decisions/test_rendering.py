@@ -8,7 +8,7 @@ import pytest
 from transformers.decision.template_utils import DECISION_PROMPT
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
-from scoring.decisions.rendering import MOST_STEPS, Rendering, RenderingError
+from scoring.decisions.rendering import MOST_STEPS, STEPS_OF_OPTION, Rendering, RenderingError
 from scoring.tokenizing.control_tokens import END, START
 
 QUESTION = {
@@ -71,11 +71,16 @@ def test_a_template_that_takes_too_much_or_fails_is_an_error(source: str, reason
         Rendering(source).render({"state": {"a": "b"}})
 
 
-def test_a_template_may_take_many_steps_but_not_more() -> None:
-    source = "{% for i in a %}{% endfor %}x"
-    assert Rendering(source).render({"a": range(MOST_STEPS - 1)}) == "x"
+@pytest.mark.parametrize("options", [0, 10])
+def test_a_template_may_take_many_steps_and_more_for_each_option_but_not_more(options: int) -> None:
+    source, most = "{% for i in a %}{% endfor %}x", MOST_STEPS + options * STEPS_OF_OPTION
+    assert Rendering(source).render({"a": range(most - 1)}, options) == "x"
     with pytest.raises(RenderingError, match="takes too long"):
-        Rendering(source).render({"a": range(MOST_STEPS + 1)})
+        Rendering(source).render({"a": range(most + 1)}, options)
+
+
+def test_a_template_is_told_the_same_day_every_day() -> None:
+    assert Rendering("{{ strftime_now('%d %b %Y') }}").render({}) == "26 Jul 2024"
 
 
 def test_marks_within_lists_and_objects_are_still_there_when_a_template_writes_these() -> None:

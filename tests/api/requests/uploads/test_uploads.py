@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 from api.answers.schemas.jobs import Job
+from api.models import loading
+from api.models.catalogue import Entry
 from jobs.store.tables import chunks
+from scoring.served_model import ServedModel
+from tests.api.models.listing import Listing, described
 from tests.api.requests.uploads.uploading import (
     FIRST,
     GOOD,
@@ -220,3 +224,24 @@ def test_a_client_that_finishes_sending_after_an_error_gets_its_answer(
             answer += received
     assert answer.startswith(b"HTTP/1.1 400")
     assert b"line 2: items[0]" in answer
+
+
+def test_an_upload_is_read_with_the_version_that_its_model_gets_while_it_is_loaded(
+    on_sqlite: Fresh, model: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, _ = on_sqlite
+    load, loaded = loading.load_listed, list[int | None]()
+    with closing(Listing(api)) as listing:
+
+        def load_and_change(entry: Entry) -> ServedModel:
+            found = load(entry)
+            loaded.append(entry.card.version)
+            if len(loaded) == 1:
+                listing.put(described("changing", model.directory, max_labels=100))
+            return found
+
+        monkeypatch.setattr(loading, "load_listed", load_and_change)
+        (first,) = listing.put(described("changing", model.directory))
+        response = send(api, body(["a"], JOB | {"model": "changing"}).rstrip())
+        assert response.status_code == 202, response.text
+        assert loaded == [first.version, first.version + 1]
