@@ -21,6 +21,11 @@ COUNTED_JOBS = 2**20
 NUMBERS = 5
 """How many numbers a process shows of what its requests have in use."""
 
+COUNTER_KINDS = ("counter", "histogram")
+"""The kinds of metrics that a process counts itself: prometheus_client keeps a file for each."""
+
+COUNTER_BYTES = 2**18
+
 HEARTBEAT_SECONDS = 1.0
 
 NOT_READY_SECONDS = 5.0
@@ -36,13 +41,11 @@ class SharedTable:
 
     def __init__(self, folder: Path, rows: int) -> None:
         """Open the table of the processes whose folder this is, and make it if it is missing."""
-        size = _INTEGER_BYTES * (COUNTED_JOBS + rows * _ROW)  # sparse: it takes memory for what was written
-        file = os.open(folder / "table", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(file, size)
-            self._memory = mmap.mmap(file, size)
-        finally:
-            os.close(file)
+        path = folder / "table"
+        if not path.exists():
+            path.write_bytes(bytes(_INTEGER_BYTES * (COUNTED_JOBS + rows * _ROW)))
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 0)
         numbers = memoryview(self._memory).cast("q")
         self._counted = numbers[:COUNTED_JOBS]
         self._cells = numbers[COUNTED_JOBS:]
@@ -127,6 +130,18 @@ class Siblings:
     def silent(self) -> list[int]:
         """Return the processes that have been silent for so long that the port is not to get requests."""
         return self.table.silent_rows(NOT_READY_SECONDS)
+
+
+def make_shared(folder: Path, count: int) -> SharedTable:
+    """Make the files that so many processes share, before any of them is started. Raises OSError.
+
+    They are written in full. In a sparse file, the first number for which the disk has no room ends a process.
+    """
+    counters_folder(folder).mkdir()
+    for number in range(count):
+        for kind in COUNTER_KINDS:
+            (counters_folder(folder) / f"{kind}_{number}.db").write_bytes(bytes(COUNTER_BYTES))
+    return SharedTable(folder, count)
 
 
 def counters_folder(folder: Path) -> Path:

@@ -21,6 +21,7 @@ _ADVICE = {
     "not known|name resolution|No address": "correct the name of the host",
     "auth|password|WRONGPASS": "correct the user and the password, as in redis://USER:PASSWORD@HOST:PORT/NUMBER",
     "DB index": "correct the number of the database at the end",
+    "read only replica": "name the primary, or an address that leads to it after a fail-over",
     "timeout|timed out|does not answer|unreachable|No route": _SILENT,
     "closed|reset|protocol": "check that Redis listens there, and write rediss:// if it speaks TLS",
 }

@@ -41,6 +41,8 @@ class RedisBell:
             socket_connect_timeout=SILENCE_SECONDS,
             socket_timeout=SILENCE_SECONDS,
             retry=Retry(NoBackoff(), 0),
+            # A connection to what has become a replica is closed. The next one may lead to the new primary.
+            retry_on_error=[redis.ReadOnlyError],
         )
         self._messages: dict[str, bytes] = {}  # by model: its ring
         self._lock = threading.Lock()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scoreline.exit_codes import CommandError
@@ -28,36 +29,41 @@ class DataDirectory:
     def lock(self) -> None:
         """Make the directory if there is none, and lock it for this process. Raises CommandError."""
         self._is_new = not self.path.exists()
-        try:
+        with self._usable():
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise CommandError(f"the data directory {self.path} can't be used: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(lock, 20).decode()
-            os.close(lock)
-            raise CommandError(
-                f"the data directory {self.path} is in use by another `scoreline up` (process {owner}); "
-                "stop that one, or name another directory with --data"
-            ) from None
-        os.ftruncate(lock, 0)
-        os.write(lock, str(os.getpid()).encode())
-        self._lock = lock
+            self._lock = lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.read(lock, 20).decode()
+                raise CommandError(
+                    f"the data directory {self.path} is in use by another `scoreline up` (process {owner}); "
+                    "stop that one, or name another directory with --data"
+                ) from None
+            os.ftruncate(lock, 0)
+            os.write(lock, str(os.getpid()).encode())
 
     def add_to(self, variables: dict[str, str]) -> None:
         """Name the folder of artefacts and the key for receipts of this directory where no others are named.
 
-        Both are made the first time. The key stays: old receipts are verified by it.
+        Both are made the first time. The key stays: old receipts are verified by it. Raises CommandError.
         """
-        if not variables.get(CALIBRATIONS_VARIABLE):
-            folder = self.path.resolve() / CALIBRATIONS_FOLDER
-            folder.mkdir(exist_ok=True)
-            variables[CALIBRATIONS_VARIABLE] = str(folder)
-        if not (variables.get(RECEIPT_KEYS_VARIABLE) or variables.get(RECEIPT_KEYS_FILE_VARIABLE)):
-            variables.pop(RECEIPT_KEYS_VARIABLE, None)  # It may be empty.
-            variables[RECEIPT_KEYS_FILE_VARIABLE] = str(_receipt_key(self.path.resolve() / RECEIPT_KEYS_FILE))
+        with self._usable():
+            if not variables.get(CALIBRATIONS_VARIABLE):
+                folder = self.path.resolve() / CALIBRATIONS_FOLDER
+                folder.mkdir(exist_ok=True)
+                variables[CALIBRATIONS_VARIABLE] = str(folder)
+            if not (variables.get(RECEIPT_KEYS_VARIABLE) or variables.get(RECEIPT_KEYS_FILE_VARIABLE)):
+                variables.pop(RECEIPT_KEYS_VARIABLE, None)  # It may be empty.
+                variables[RECEIPT_KEYS_FILE_VARIABLE] = str(_receipt_key(self.path.resolve() / RECEIPT_KEYS_FILE))
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = "" if error.filename in (None, str(self.path)) else f"{error.filename}: "
+            raise CommandError(f"the data directory {self.path} can't be used: {what}{error.strerror}") from error
 
     def remove_if_new(self) -> None:
         """Remove a directory that :meth:`lock` has made and in which there is nothing else."""

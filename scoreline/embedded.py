@@ -42,7 +42,9 @@ BOOTSTRAP_KEY_VARIABLE = "SCORELINE_BOOTSTRAP_KEY"
 POLL_SECONDS = 0.05
 STOP_SECONDS = 20.0
 """Time that a process has to stop before it is killed: longer than the API gives requests in progress, and than the
-default limit of an attempt to deliver a webhook."""
+default limit of an attempt to deliver a webhook. The settings of :data:`STOP_VARIABLES` are added to it."""
+
+STOP_VARIABLES = ("SCORELINE_DRAIN_SECONDS", "SCORELINE_WEBHOOK_TIMEOUT_SECONDS")
 
 QUICK_CRASH_SECONDS = 30.0
 QUICK_CRASHES = 3
@@ -244,10 +246,14 @@ class EmbeddedService:
     def run(self) -> None:
         """Restart processes that crash, until told to stop. Raises EmbeddedError if one keeps crashing."""
         while not self._stop:
-            for child in self._children:
-                if child.has_ended:
-                    self._restart(child)
+            self.restart_ended()
             time.sleep(POLL_SECONDS)
+
+    def restart_ended(self) -> None:
+        """Restart the processes that have crashed. Raises EmbeddedError if one keeps crashing."""
+        for child in self._children:
+            if child.has_ended:
+                self._restart(child)
 
     def _restart(self, child: Child) -> None:
         reason = child.failure_reason()
@@ -294,10 +300,13 @@ class EmbeddedService:
             if child not in waiting:
                 child.process.send_signal(signal.SIGTERM)
         stops = self._stop.count
-        deadline = time.monotonic() + STOP_SECONDS
+        # Once anything runs, the values have been checked.
+        more = sum(float(os.environ.get(name) or 0) for name in STOP_VARIABLES if running)
+        deadline = time.monotonic() + STOP_SECONDS + more
         while any(not child.has_ended for child in running):
             if waiting and all(child.has_ended for child in running if child.role == "api"):
                 waiting.pop().process.send_signal(signal.SIGTERM)
+                deadline = max(deadline, time.monotonic() + STOP_SECONDS)
             if time.monotonic() > deadline or self._stop.count > stops:
                 for child in running:
                     child.kill()

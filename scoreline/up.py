@@ -38,13 +38,17 @@ LABELS = (" yes", " no")
 
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
-    """Count the signals that ask this process to stop, instead of letting them end it."""
+    """Count the signals that ask this process to stop, instead of letting them end it.
+
+    One that was to be ignored from the start, as SIGHUP under nohup, stays ignored.
+    """
     stop = StopRequest()
 
     def count(_number: int, _frame: object) -> None:
         stop.count += 1
 
-    before = {number: signal.signal(number, count) for number in STOP_SIGNALS}
+    heard = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, count) for number in heard}
     try:
         yield stop
     finally:

@@ -12,8 +12,8 @@ class Proxy(ABC):
     """Accepts connections until closed. Subclasses say what becomes of each."""
 
     def __init__(self, upstream_port: int) -> None:
-        """Begin to accept connections, so subclasses call this last."""
-        self._upstream_port = upstream_port
+        """Begin to accept connections, so subclasses call this last. ``upstream_port`` may change for later ones."""
+        self.upstream_port = upstream_port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
@@ -32,7 +32,7 @@ class Proxy(ABC):
         while True:
             try:
                 client, _ = self._server.accept()
-                upstream = socket.create_connection(("127.0.0.1", self._upstream_port))
+                upstream = socket.create_connection(("127.0.0.1", self.upstream_port))
             except OSError:
                 return
             threading.Thread(target=self.carry, args=(client, upstream), daemon=True).start()

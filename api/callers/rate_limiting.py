@@ -20,6 +20,7 @@ from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond
 from limits.errors import StorageError
 from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
+from redis import ReadOnlyError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -75,6 +76,8 @@ class RateLimits:
                 socket_timeout=REDIS_SECONDS,
                 socket_connect_timeout=REDIS_SECONDS,
                 retry=Retry(NoBackoff(), 0),  # type: ignore[arg-type]
+                # A connection to what has become a replica is closed. The next one may lead to the new primary.
+                retry_on_error=[ReadOnlyError],  # type: ignore[arg-type]
             )
             self._shared = SlidingWindowCounterRateLimiter(storage)
         self._away_until = -math.inf
@@ -131,10 +134,12 @@ def _count_with(
         if time.monotonic() > until:
             raise TimeoutError("its answers take too long")
 
-    states = []
+    states: list[LimitState] = []
     for name, item in items.items():
         check_time()
-        passed = limiter.hit(item, tenant)
+        # A request that the limit per second refuses must not use up the limit per minute.
+        count = limiter.hit if all(state.passed for state in states) else limiter.test
+        passed = count(item, tenant)
         check_time()
         reset_at, remaining = limiter.get_window_stats(item, tenant)
         seconds = max(1, math.ceil(reset_at - time.time()))

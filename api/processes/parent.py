@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
@@ -19,7 +18,8 @@ from pathlib import Path
 import structlog
 
 from api.processes.listening import Addresses, PortError, reserve
-from api.siblings import HEARTBEAT_SECONDS, SharedTable, counters_folder
+from api.python_command import python_command
+from api.siblings import HEARTBEAT_SECONDS, SharedTable, make_shared
 from bell.local import LocalHub
 from settings.api import ApiSettings
 from settings.bell import BellSettings
@@ -57,6 +57,7 @@ class Parent:
         self._children: dict[int, Process] = {}  # that run, by number
         self._serving: set[int] = set()  # the numbers of those that take requests
         self._status = 0
+        self._table: SharedTable
         self._stopping: asyncio.Event
         self._first_serves: asyncio.Event
 
@@ -69,13 +70,17 @@ class Parent:
                 log.error("can't start", reason=str(error))
                 return Ending.FAILED
             stack.callback(addresses.close)
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scoreline-api-")))
-            counters_folder(folder).mkdir()
+            try:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scoreline-api-")))
+                self._table = make_shared(folder, self._count)
+            except OSError as error:
+                reason = f"what the processes share can't be stored: {error.strerror or error}; TMPDIR names the folder"
+                log.error("can't start", reason=reason)
+                return Ending.FAILED
             return asyncio.run(self._run(addresses, folder))
 
     async def _run(self, addresses: Addresses, folder: Path) -> int:
         self._stopping, self._first_serves = asyncio.Event(), asyncio.Event()
-        self._table = SharedTable(folder, self._count)
         loop = asyncio.get_running_loop()
         for stop in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(stop, self._stop, stop)
@@ -142,8 +147,7 @@ class Parent:
         passed = [one.fileno() for one in sockets]
         try:
             child = await asyncio.create_subprocess_exec(
-                *(sys.executable, *(["-P"] if sys.flags.safe_path else [])),
-                *("-m", "scoreline.child", str(os.getpid()), "api.processes.child"),
+                *python_command("-m", "scoreline.child", str(os.getpid()), "api.processes.child"),
                 *map(str, (number, self._count, folder, *passed)),
                 pass_fds=passed,
                 start_new_session=True,  # Ctrl-C in a terminal is for the parent, which passes it on

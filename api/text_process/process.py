@@ -9,7 +9,6 @@ import pickle
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -18,6 +17,7 @@ import structlog
 from api.models.catalogue import Entry
 from api.models.loading import read_when_loaded
 from api.models.models import NotLoadedError
+from api.python_command import python_command
 from api.reading import ReadingContext
 from api.text_process import messages
 from api.text_process.messages import OUT_OF_MEMORY, Ended, Failed, NotLoaded, Read, Refused
@@ -208,7 +208,7 @@ def _start(control: socket.socket) -> subprocess.Popen[bytes]:
         "RAYON_NUM_THREADS": str(min(os.cpu_count() or 1, TOKENIZER_THREADS)),
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "api.reading_process"],
+        python_command("-m", "api.reading_process"),
         env=os.environ | threads,
         stdin=control.fileno(),
         stdout=subprocess.DEVNULL,

@@ -67,8 +67,9 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
+        except sqlite3.OperationalError as error:
+            is_lock = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not is_lock or time.monotonic() > deadline:
                 raise
             time.sleep(_LOCK_POLL_SECONDS)
         else:

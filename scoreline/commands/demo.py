@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from scoreline.client import Client, Job
-from scoreline.embedded import EmbeddedService, EmbeddedSettings
+from scoreline.client import Client, Job, TimedOut
+from scoreline.embedded import EmbeddedService, EmbeddedSettings, StopRequest
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.server_process import DEMONSTRATION_JOBS, DEMONSTRATION_MODEL, require_server
 from scoreline.terminal.progress_display import ProgressDisplay
@@ -24,6 +24,8 @@ from scoreline.terminal.tables import column_name, in_one_line, score_table
 from scoreline.up import running, stop_signals
 
 JOB_SECONDS = 60.0  # time limit for each job
+LOOK_SECONDS = 1.0
+"""How long a job is waited for before the next look at signals and processes."""
 
 
 def demo(console: Console) -> int:
@@ -37,7 +39,7 @@ def demo(console: Console) -> int:
             display.shows = lambda line: line.is_problem
             if not stop:
                 display.print(f"Scoreline is running at {service.url}, with the demonstration model.")
-                _score(entries, service, display, console)
+                _score(entries, service, stop, display, console)
         if stop:
             return ExitCode.INTERRUPTED
     display.print("Scoreline has stopped. To keep it running and to send it jobs of your own:\n")
@@ -45,16 +47,38 @@ def demo(console: Console) -> int:
     return 0
 
 
-def _score(entries: list[dict[str, Any]], service: EmbeddedService, display: ProgressDisplay, console: Console) -> None:
-    """Submit all jobs, then wait for each."""
+def _score(
+    entries: list[dict[str, Any]],
+    service: EmbeddedService,
+    stop: StopRequest,
+    display: ProgressDisplay,
+    console: Console,
+) -> None:
+    """Submit all jobs, then wait for each, unless told to stop."""
     started = time.monotonic()
     with Client(service.url, api_key=service.api_key) as client:
         jobs = [client.submit(**entry["body"], metadata={"title": entry["title"]}) for entry in entries]
         display.print(f"{len(jobs)} jobs are submitted; each was answered with 202 and an id to poll.\n")
         for entry, job in zip(entries, jobs, strict=True):
-            _print_scores(entry, client.wait(job.id, JOB_SECONDS), console)
+            ended = _wait(client, job.id, service, stop)
+            if ended is None:
+                return
+            _print_scores(entry, ended, console)
         items = sum(job.total_items for job in jobs)
     display.print(f"{items} items in {len(jobs)} jobs took {time.monotonic() - started:.1f} s.")
+
+
+def _wait(client: Client, job_id: str, service: EmbeddedService, stop: StopRequest) -> Job | None:
+    """Return a job that has ended, or None if told to stop before that. A process that crashes is started again."""
+    deadline = time.monotonic() + JOB_SECONDS
+    while not stop:
+        service.restart_ended()
+        try:
+            return client.wait(job_id, LOOK_SECONDS)
+        except TimedOut:
+            if time.monotonic() > deadline:
+                raise CommandError(f"{job_id} has not ended after {JOB_SECONDS:g} s", ExitCode.TIMED_OUT) from None
+    return None
 
 
 def _print_scores(entry: Mapping[str, Any], job: Job, console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -50,7 +51,14 @@ class ProgressDisplay:
             self._progress = self._task = None
 
     def on_log_line(self, role: str, line: LogLine) -> None:
-        """Handle a line of a process's log. May be called from any thread."""
+        """Handle a line of a process's log. May be called from any thread.
+
+        A line that can't be written is lost: a process whose log nobody reads any more would stand still.
+        """
+        with suppress(OSError, ValueError, SystemExit):  # rich raises the last one for a pipe that is closed
+            self._handle(role, line)
+
+    def _handle(self, role: str, line: LogLine) -> None:
         if self.shows(line):
             self.print_log(role, [line])
         elif role == "worker" and line.logger in PROGRESS_LOGGERS:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from api.siblings import NUMBERS, SharedTable
+from api.siblings import NUMBERS, SharedTable, make_shared
 
 ROWS = 3
 
@@ -25,6 +25,13 @@ def test_every_process_sees_what_all_have_in_use_and_forgets_that_of_one_that_en
     assert (tables[2].process_ids(), tables[2].in_use()) == ({0: 4711}, [7, 5, 3, 2, 1_010])
     tables[2].clear(0)
     assert (tables[1].process_ids(), tables[1].in_use()) == ({}, [2, 1, 0, 0, 10])
+
+
+def test_the_disk_has_room_for_all_that_processes_will_share(tmp_path: Path) -> None:
+    make_shared(tmp_path, ROWS)
+    files = [path.stat() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 1 + 2 * ROWS
+    assert all(file.st_blocks * 512 >= file.st_size > 0 for file in files)
 
 
 def test_a_process_is_silent_once_its_heartbeat_is_old_and_none_is_before_its_first(tables: list[SharedTable]) -> None:

@@ -22,6 +22,7 @@ PLAIN, TLS = "redis://:s3cret@host:6379/0", "rediss://:s3cret@host:6379/0"
         (PLAIN, "invalid username-password pair or user is disabled.", "correct the user and the password"),
         (PLAIN, "Authentication required.", "correct the user and the password"),
         (PLAIN, "DB index is out of range", "correct the number of the database"),
+        (PLAIN, "You can't write against a read only replica.", "name the primary"),
         (PLAIN, "something\nnew", "something new; see what Redis logs"),
     ],
 )

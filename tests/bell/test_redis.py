@@ -169,6 +169,30 @@ def test_a_bell_rings_again_once_redis_is_back(redis_server: RedisServer, bell: 
         ring_until_heard(bell, heard)
 
 
+def test_a_bell_finds_the_new_primary_after_a_fail_over_that_keeps_its_connection(
+    client: redis.Redis, relay: ForgetfulRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bell.redis_bell.MUTE_SECONDS", 0.0)
+    with (
+        closing(RedisServer()) as primary,
+        closing(RedisBell(f"redis://127.0.0.1:{relay.port}/0", PREFIX)) as bell,
+        redis.Redis.from_url(primary.url) as client_of_primary,
+    ):
+        bell.ring("demo")
+        relay.upstream_port = primary.port
+        client.replicaof(primary.address, str(primary.port))
+        try:
+
+            def rung() -> bool:
+                bell.ring("demo")
+                return bool(client_of_primary.llen(f"{PREFIX}:ring.demo"))
+
+            wait_until(rung, "a ring reaches the new primary")
+        finally:
+            client.replicaof("NO", "ONE")
+    assert bell.failures > 0
+
+
 def test_the_first_ring_after_a_restart_of_redis_is_not_lost(redis_server: RedisServer, bell: RedisBell) -> None:
     bell.ring("demo")
     bell.announce(["job_1"])

@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from jobs.outages import explain_outage
 from jobs.store.database import Database, StoreError
 from jobs.store.migration import migrate
 from jobs.store.revisions import alembic_config, schema_head
+from scoreline.data_directory import DataDirectory
 from settings.store import StoreSettings
 from tests.services import PostgresServer, find_binary
 from tests.stores import migrate_store
@@ -114,13 +116,19 @@ def test_a_dump_replaces_a_database_of_another_version(
     assert revision == schema_head()
 
 
-def test_a_copy_of_sqlite_can_be_read_by_its_owner_alone(server: PostgresServer, tmp_path: Path) -> None:
+def test_a_copy_of_sqlite_and_what_is_beside_it_can_be_read_by_their_owner_alone(
+    server: PostgresServer, tmp_path: Path
+) -> None:
     folder = tmp_path / ".scoreline"
     folder.mkdir()
+    DataDirectory(folder).add_to({})
+    (folder / "calibrations" / "one.json").write_text("{}")
     migrate_store(f"sqlite:///{folder}/scoreline.db")
     execute(only_block("sqlite3"), server, tmp_path)
-    copy = tmp_path / "backup.db"
-    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    copy, others = tmp_path / "backup.db", tmp_path / "backup.tar"
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (copy, others)] == [0o600, 0o600]
+    with tarfile.open(others) as opened:
+        assert {"receipt-keys.pem", "calibrations/one.json"} <= set(opened.getnames())
     with closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(schema_head(),)]
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from api.text_process.body_reader import LONG_BYTES
 from scoreline.client import Client, ScorelineError
 from scoreline.server_process import DEMONSTRATION_MODEL
 from tests.api.delivering import verified
@@ -104,6 +105,8 @@ def test_a_folder_with_packages_of_the_same_names_several_processes_and_a_long_p
     with Client(up.url) as client:
         for _ in range(5):
             assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 20).status == "succeeded"
+    long = {"query": "a", "items": ["b"], "label_token_ids": [1], "unknown": "x" * LONG_BYTES}
+    assert httpx2.post(f"{up.url}/v1/jobs", json=long, timeout=60.0).status_code == 202
     assert (project / data / "scoreline.db").exists()
     children = [*up.children().values(), *processes()]
     signal_all(up, signal.SIGHUP, children)

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import redis
 
 from api.callers.rate_limiting import REDIS_SECONDS
 from jobs.store.database import Database
@@ -22,7 +23,7 @@ from settings.store import StoreSettings
 from tests.api.serving import RunningApi, running_api
 from tests.api.tiny_model import TinyModel
 from tests.proxy import Proxy
-from tests.services import RedisServer, free_port
+from tests.services import RedisServer, free_port, wait_until
 
 LIMIT = 5
 POLICY = f'"minute";q={LIMIT};w=60'
@@ -160,6 +161,31 @@ def test_a_redis_whose_answers_add_up_to_too_long_is_not_used(
         assert slow.asked - before == asked, "Redis is not used any more"
 
 
+def test_counts_are_shared_again_after_a_fail_over_that_keeps_connections(
+    model: TinyModel, limited_url: str, redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.callers.rate_limiting.AWAY_SECONDS", 0.0)
+    with (
+        closing(RedisServer()) as primary,
+        redis.Redis.from_url(redis_server.url) as client,
+        redis.Redis.from_url(primary.url) as client_of_primary,
+        closing(SlowRedis(redis_server.port)) as relay,
+        serving(model, limited_url, tmp_path, relay.url) as api,
+    ):
+        ask(api)
+        relay.upstream_port = primary.port
+        client.replicaof(primary.address, str(primary.port))
+        try:
+
+            def counted() -> bool:
+                ask(api)
+                return bool(client_of_primary.keys(f"of-{tmp_path.name}:rates*"))
+
+            wait_until(counted, "the new primary counts")
+        finally:
+            client.replicaof("NO", "ONE")
+
+
 def test_responses_to_a_tenant_without_limits_have_no_rate_limit_headers(
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
@@ -178,3 +204,17 @@ def test_the_headers_show_both_limits_of_a_tenant(model: TinyModel, sqlite_url: 
         headers = ask(api).headers
         assert headers["ratelimit-policy"] == '"second";q=100;w=1, "minute";q=1000;w=60'
         assert re.fullmatch(r'"second";r=99;t=1, "minute";r=999;t=\d+', headers["ratelimit"])
+
+
+def test_what_the_limit_per_second_refuses_does_not_use_up_that_per_minute(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    with closing(Database.open(StoreSettings(database_url=sqlite_url))) as store:
+        set_tenant(store, DEFAULT_TENANT, requests_per_second=2, requests_per_minute=1_000)
+    with serving(model, sqlite_url, tmp_path, None) as api:
+        answers = [ask(api) for _ in range(12)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    left = re.search(r'"minute";r=(\d+)', answers[-1].headers["ratelimit"])
+    assert left is not None
+    assert int(left[1]) >= 1_000 - (len(answers) - len(refused))

@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from api.processes.parent import Parent
 from api.threads import sql_threads
 from settings.api import ApiSettings
+from settings.bell import BellSettings
+from settings.errors.endings import Ending
 from settings.errors.mistakes import SettingError
 from settings.limits import AT_THE_SAME_TIME, LimitSettings
 
 
-@pytest.mark.parametrize(("given", "processes"), [("1", 1), ("3", 3), ("auto", len(os.sched_getaffinity(0)))])
+@pytest.mark.parametrize(("given", "processes"), [("1", 1), ("3", 3), ("", 1), ("auto", len(os.sched_getaffinity(0)))])
 def test_the_number_of_processes_is_a_setting(monkeypatch: pytest.MonkeyPatch, given: str, processes: int) -> None:
     assert ApiSettings().process_count == 1
     monkeypatch.setenv("SCORELINE_API_PROCESSES", given)
     assert ApiSettings().process_count == processes
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5", ""])
+@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5"])
 def test_what_is_no_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("SCORELINE_API_PROCESSES", given)
     with pytest.raises(SettingError, match="SCORELINE_API_PROCESSES"):
         ApiSettings()
+
+
+def test_a_parent_that_can_not_store_what_its_processes_share_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with capture_logs() as logs:
+        assert Parent(ApiSettings(port=0, api_processes=2), BellSettings()).run() == Ending.FAILED
+    (line,) = logs
+    assert line["reason"].startswith("what the processes share can't be stored: No such file or directory; TMPDIR")
 
 
 def test_connections_to_the_database_are_divided() -> None:

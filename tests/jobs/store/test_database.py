@@ -192,6 +192,18 @@ def test_a_store_that_stays_locked_is_unavailable(sqlite_url: str, monkeypatch: 
     store.close()
 
 
+def test_a_store_that_fails_otherwise_is_unavailable_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    file.touch()
+    started = time.monotonic()
+    with (
+        closing(Database.open(StoreSettings(database_url=f"sqlite:///file:{file}?mode=ro&uri=true"))) as store,
+        pytest.raises(StorageUnavailable, match="attempt to write a readonly database"),
+    ):
+        store.check()
+    assert time.monotonic() - started < 5.0
+
+
 def test_a_writer_in_another_process_is_waited_for(sqlite_url: str) -> None:
     """The transaction begins as a writer's. One that turned into a writer later would fail here at once."""
     store = Database.open(StoreSettings(database_url=sqlite_url))

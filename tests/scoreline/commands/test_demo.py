@@ -78,6 +78,25 @@ def test_the_demo_ends_with_the_command_to_run_next(output: str) -> None:
     assert output.splitlines()[-2] == "  scoreline up"
 
 
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_worker_that_dies_during_the_demo_is_restarted_unless_it_is_interrupted(interrupted: bool) -> None:
+    with subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        assert demo.stdout is not None
+        next(line for line in demo.stdout if "Scoreline is running" in line)
+        processes = children(demo.pid)
+        os.kill(worker_of(processes), signal.SIGKILL)
+        if interrupted:
+            demo.send_signal(signal.SIGINT)
+        said, _ = demo.communicate()
+    assert demo.returncode == (130 if interrupted else 0), said
+    assert gone(processes)
+
+
+def worker_of(processes: list[int]) -> int:
+    (worker,) = [one for one in processes if b"workers.engine_loop" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return worker
+
+
 def test_ctrl_c_during_the_demo_leaves_no_process_behind() -> None:
     demo = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: len(children(demo.pid)) == 3, "its processes are there")
