@@ -2,42 +2,28 @@
 
 import { html, nothing } from "./lit-html.js";
 import { batchLink, count, facts, failure, hasEnded, progress, state, time, warnings } from "./format.js";
-import { call, follow, keeper, repeat, request } from "./interface.js";
-import { jobTable } from "./jobs.js";
+import { FINAL, call, keeper, repeat, request } from "./interface.js";
+import { PAGE, SECONDS, jobTable, paged } from "./jobs.js";
 
-const SECONDS = 4;
-const PAGE = 25;
 const MOST_BYTES = 200 * 2 ** 20; // of a file that a browser is asked to keep in memory
 
 const written = ({ request_counts: { total, completed, failed } }) => progress(completed + failed, total, "lines written");
 
-export function batches({ redraw, signal }) {
-  let found = null;
-  const failed = keeper(redraw);
-  let trail = [];
-  const look = async () => {
-    const after = trail.length ? `&after=${encodeURIComponent(trail.at(-1))}` : "";
-    found = await call(`/v1/batches?limit=${PAGE}${after}`, { signal });
-    redraw();
-  };
-  repeat(SECONDS, look, failed, signal);
-  const turn = (newTrail) => ((trail = newTrail), look().catch(failed));
+export function batches(context) {
+  const list = paged(context, () => `/v1/batches?limit=${PAGE}`);
 
   const row = (one) => html`<tr>
     <th scope="row">${batchLink(one.id)}</th><td>${state(one.status)}</td><td>${written(one)}</td>
     <td class="number">${count(one.request_counts.failed)}</td><td>${one.endpoint}</td><td>${time(one.created_at)}</td></tr>`;
   const draw = () => html`
     <h1 tabindex="-1">Batches</h1>
-    ${failure(failed.error)}
-    ${found?.data.length
+    ${failure(list.failed.error)}
+    ${list.data?.length
       ? html`<div class="wide" tabindex="0" role="region" aria-label="Batches, newest first"><table>
           <thead><tr><th scope="col">Batch</th><th scope="col">Status</th><th scope="col">Lines</th><th scope="col" class="number">In the error file</th><th scope="col">Endpoint</th><th scope="col">Created</th></tr></thead>
-          <tbody>${found.data.map(row)}</tbody></table></div>`
-      : html`<p class="dim">${found ? "There are none. A batch is a file of requests, sent to /v1/files and /v1/batches." : failed.error ? nothing : "Loading …"}</p>`}
-    <nav class="row pager" aria-label="Pages of batches">
-      <button type="button" ?disabled=${!trail.length} @click=${() => turn([])}>Newest</button>
-      <button type="button" ?disabled=${!found?.has_more} @click=${() => turn([...trail, found.data.at(-1).id])}>Older</button>
-    </nav>`;
+          <tbody>${list.data.map(row)}</tbody></table></div>`
+      : html`<p class="dim">${list.data ? "There are none. A batch is a file of requests, sent to /v1/files and /v1/batches." : list.failed.error ? nothing : "Loading …"}</p>`}
+    ${list.pager("batches")}`;
   return { title: "Batches", draw };
 }
 
@@ -47,22 +33,17 @@ export function batch({ redraw, signal }, id) {
   const failed = keeper(redraw);
   let lines = null;
   const change = (news) => {
-    found = { ...found, ...news };
-    if (hasEnded(found.status)) readJobs();
+    found = news;
     redraw();
   };
-  const readJobs = async () => {
-    lines = await call(`/v1/jobs?limit=${PAGE}&batch=${encodeURIComponent(id)}`, { signal }).catch(() => null);
+  const look = async () => {
+    const news = await call(path, { signal });
+    change(news);
+    lines = await call(`/v1/jobs?limit=${PAGE}&batch=${encodeURIComponent(id)}`, { signal });
     redraw();
+    return hasEnded(news.status);
   };
-  const start = async () => {
-    found = await call(path, { signal });
-    redraw();
-    if (!found.request_counts) return;
-    readJobs();
-    await follow(`${path}/events`, { progress: change, end: change }, failed, signal);
-  };
-  start().catch((news) => news.name === "AbortError" || failed(news));
+  repeat(SECONDS, look, failed, signal, FINAL);
 
   const cancel = async () => {
     if (confirm("Cancel this batch? Lines that are not scored yet go to the error file.")) {

@@ -22,7 +22,8 @@ export function decide({ redraw, signal }) {
 
   const form = sender({ redraw }, async () => {
     const questions = structuredClone(kept.questions);
-    const body = { state: stateOf(kept.state), questions: Object.fromEntries(questions.map((one, n) => [`${n + 1}`, questionOf(one)])) };
+    // An object of JavaScript would put options that are numbers first, and would round the numbers of a state.
+    const body = `{"state": ${stateOf(kept.state)}, "questions": {${questions.map((one, n) => `"${n + 1}": ${questionOf(one, n + 1)}`)}}}`;
     answer = await call("/v1/systemone", { method: "POST", body, signal });
     asked = questions;
   });
@@ -63,7 +64,7 @@ export function decide({ redraw, signal }) {
         <p><label for="type-${n}">Answer</label>
         <select id="type-${n}" name="type" .value=${one.type}>${KINDS.map(([type, words]) => html`<option value=${type} ?selected=${one.type === type}>${words}</option>`)}</select></p>
       </div>
-      ${one.type === "noul" ? nothing : html`<label for="options-${n}">${one.type === "choice" ? "Options, one on each line: a name, or name: description" : "Levels, one on each line, from the lowest"}</label>
+      ${one.type === "noul" ? nothing : html`<label for="options-${n}">${one.type === "choice" ? "Options, one on each line: a name, or name: description (a space follows the colon)" : "Levels, one on each line, from the lowest"}</label>
         <textarea id="options-${n}" name="options" rows="3" required .value=${one.options}></textarea>`}
       <p class="row"><button type="button" class="quiet" @click=${remove(n)}>Remove question ${n + 1}</button></p>
     </fieldset>`;
@@ -73,50 +74,69 @@ export function decide({ redraw, signal }) {
       <h2>Answers</h2>
       ${warnings(answer.warnings)}
       ${asked.map((one, n) => {
-        const found = answer.answers[`${n + 1}`];
-        return html`<h3>${one.instructions || `Question ${n + 1}`} <strong class="answer">${told(found)}</strong></h3>
-          <ol class="ranking">${shares(found).map(([name, share]) => html`<li>
-            ${bar(share)}
-            <span class="number">${score(share)}</span>
-            <span class="document">${name}</span></li>`)}</ol>`;
+        const names = one.type === "choice" ? linesOf(one).map(([name]) => name) : undefined;
+        return answered(one.instructions || `Question ${n + 1}`, answer.answers[n + 1], names);
       })}
       <p class="dim">${count(answer.usage.input_tokens)} tokens</p>`;
   }
   return { title: "Decide", draw };
 }
 
-/** An object or a list that is written as JSON, or else the text itself. */
+/** The state as JSON: an object or a list as it is written, or else the text. */
 function stateOf(text) {
   try {
     const value = JSON.parse(text);
-    return value !== null && typeof value === "object" ? value : text;
+    if (value !== null && typeof value === "object") return text;
   } catch {
-    return text;
+    // It is a text.
   }
+  return JSON.stringify(text);
 }
 
-function questionOf({ type, instructions, options }) {
+/** The lines of options. Those of a choice are names with their descriptions, or null. */
+function linesOf({ type, options }) {
   const lines = options.split("\n").map((line) => line.trim()).filter((line) => line);
-  const question = { type, instructions };
-  if (type === "score") question.criteria = lines;
-  if (type === "choice") {
-    question.criteria = Object.fromEntries(lines.map((line) => {
-      const [name, ...rest] = line.split(":");
-      return [name.trim(), rest.join(":").trim() || null];
-    }));
-  }
-  return question;
+  if (type !== "choice") return lines;
+  return lines.map((line) => {
+    const [, name, description] = line.match(/^(.*?):(?:\s+(.*))?$/) ?? [null, line];
+    return [name.trim(), description ?? null];
+  });
 }
+
+/** A question as JSON, with its options in the order of their lines. */
+function questionOf(one, number) {
+  const { type, instructions } = one;
+  const lines = type === "noul" ? undefined : linesOf(one);
+  if (type !== "choice") return JSON.stringify({ type, instructions, criteria: lines });
+  const names = lines.map(([name]) => name);
+  const double = names.find((name, n) => names.indexOf(name) < n);
+  if (double !== undefined) throw { code: "option twice", message: `Question ${number} has the option ${double} twice.` };
+  const criteria = lines.map((line) => line.map((part) => JSON.stringify(part)).join(": "));
+  return `{"type": "choice", "instructions": ${JSON.stringify(instructions)}, "criteria": {${criteria}}}`;
+}
+
+/** A question with its answer, in the words of System One or of OpenAI. `names`: of the options, in their order. */
+export function answered(question, found, names) {
+  return html`<h3>${question} <strong class="answer">${told(found)}</strong></h3>
+    <ol class="ranking">${shares(found, names).map(([name, share]) => html`<li>
+      ${bar(share)}
+      <span class="number">${score(share)}</span>
+      <span class="document">${typeof name === "object" ? JSON.stringify(name) : name}</span></li>`)}</ol>`;
+}
+
+const yes = (found) => found.noul ?? found.probability;
 
 /** The answer in a word, and how sure it is. */
 function told(found) {
-  if (found.type === "noul") return found.noul >= 0.5 ? "yes" : "no";
+  if (yes(found) !== undefined) return yes(found) >= 0.5 ? "yes" : "no";
   const word = found.type === "choice" ? found.choice : `level ${score(found.score)}`;
   return `${word}, confidence ${score(found.confidence)}`;
 }
 
-/** The options with their probabilities, in the order of the question. */
-function shares(found) {
-  if (found.type === "noul") return [["yes", found.noul], ["no", 1 - found.noul]];
-  return Object.entries(found.probabilities).map(([option, share]) => [found.legend?.[option] ?? option, share]);
+/** The options with their probabilities. */
+function shares(found, names) {
+  const { probabilities, legend } = found;
+  if (yes(found) !== undefined) return [["yes", yes(found)], ["no", 1 - yes(found)]];
+  if (Array.isArray(probabilities)) return probabilities.map(({ label, value, probability }) => [label ?? value, probability]);
+  return (names ?? Object.keys(probabilities)).map((option) => [legend?.[option] ?? option, probabilities[option]]);
 }

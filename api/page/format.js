@@ -25,10 +25,12 @@ export const percent = (share) => `${Number((100 * share).toFixed(1))} %`;
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "not known";
   if (seconds < 0.0005) return "0 s";
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 59.95) return `${Number(seconds.toFixed(1))} s`;
+  // Rounded before it is divided, so that no minute has 60 seconds.
+  const whole = Math.round(seconds), minutes = Math.round(seconds / 60);
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
 const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
@@ -51,7 +53,7 @@ export const hasEnded = (status) => ["succeeded", "completed", "failed", "cancel
 export const state = (status) => html`<span class="state ${KINDS[status] ?? "calm"}">${status.replace("_", " ")}</span>`;
 
 export function progress(done, total, what) {
-  const share = total ? done / total : 1;
+  const share = total ? done / total : 0;
   return html`<span class="progress"><progress max="1" .value=${share} aria-label="${count(done)} of ${count(total)} ${what}"></progress><span class="number">${count(done)} / ${count(total)}</span></span>`;
 }
 

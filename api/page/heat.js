@@ -2,7 +2,7 @@
 
 import { html, nothing } from "./lit-html.js";
 import { count, score, visible } from "./format.js";
-import { call } from "./interface.js";
+import { FINAL, call, repeat } from "./interface.js";
 
 const CELLS = 4_000; // of a page of the table, which has at most 100 rows
 const STEPS = 10;
@@ -18,6 +18,7 @@ export function heatMap({ redraw, signal }, path) {
   let columns = 0;
   let ranges = []; // the least and the greatest score of each label
   let asked = null; // the query and the labels, as the server tells them
+  let isAsked = false;
   let hasLabels = true;
   let names = null; // of the labels, if all items have the same
   let labels = null; // the texts of the labels, if there are several and this server knows them all
@@ -72,23 +73,36 @@ export function heatMap({ redraw, signal }, path) {
     return most > least ? Math.max(0, Math.min(STEPS, Math.round(((number - least) / (most - least)) * STEPS))) : STEPS / 2;
   }
 
-  /** Ask for the names of the labels. A server of an older version does not know them. */
-  async function readLabels() {
-    const found = await call(`${path}/items?index=0`, { signal }).catch(() => null);
-    if (!found) return;
-    asked = found;
-    names = found.labels;
-    labels = names?.length > 1 && names.every(({ text }) => text !== null) ? names.map(({ text }) => text) : null;
-    redraw();
+  /** Read some items, again until the server answers, and call `take` with them. */
+  const read = (indices, take) =>
+    repeat(
+      1,
+      async () => {
+        take(await call(`${path}/items?${indices.map((index) => `index=${index}`).join("&")}`, { signal }));
+        redraw();
+        return true;
+      },
+      () => {},
+      signal,
+      FINAL,
+    );
+
+  /** Ask for the names of the labels, once. A server of an older version does not know them. */
+  function readLabels() {
+    if (isAsked) return;
+    isAsked = true;
+    read([0], (found) => {
+      asked = found;
+      names = found.labels;
+      labels = names?.length > 1 && names.every(({ text }) => text !== null) ? names.map(({ text }) => text) : null;
+    });
   }
 
-  async function readTexts(indices) {
+  function readTexts(indices) {
     const wanted = indices.filter((index) => !texts.has(index)).slice(0, TEXTS);
     if (!asked || !wanted.length) return;
     for (const index of wanted) texts.set(index, null);
-    const found = await call(`${path}/items?${wanted.map((index) => `index=${index}`).join("&")}`, { signal }).catch(() => null);
-    for (const item of found?.data ?? []) texts.set(item.index, item);
-    redraw();
+    read(wanted, ({ data }) => data.forEach((item) => texts.set(item.index, item)));
   }
 
   const name = (n) => (names?.[n]?.text ? visible(names[n].text) : hasLabels ? `label ${n}` : "log-probability");

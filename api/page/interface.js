@@ -13,7 +13,7 @@ export class Refusal extends Error {
   }
 }
 
-/** Send a request, and return the response if it is a 2xx. Throws Refusal, and AbortError when `signal` says so. */
+/** Send a request, and return the response if it is a 2xx. A body that is a text is sent as it is. Throws Refusal, and AbortError when `signal` says so. */
 export async function request(path, { method = "GET", body, headers = {}, signal } = {}) {
   const key = keyOfTab();
   const sent = { ...headers };
@@ -25,7 +25,7 @@ export async function request(path, { method = "GET", body, headers = {}, signal
       method,
       signal,
       headers: sent,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: typeof body === "string" ? body : JSON.stringify(body),
       credentials: "omit",
       cache: "no-store",
       redirect: "error",
@@ -74,33 +74,50 @@ export function sender({ redraw }, work) {
 }
 
 /** Wait for some seconds, or until the signal ends the wait. */
-const pause = (seconds, signal) =>
+export const pause = (seconds, signal) =>
   new Promise((resolve) => {
-    const timer = setTimeout(resolve, seconds * 1000);
-    signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+    const end = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", end); // a view that stays open waits very often
+      resolve();
+    };
+    const timer = setTimeout(end, seconds * 1000);
+    signal.addEventListener("abort", end);
   });
 
 /** Return when the tab is seen. A tab in the background asks nothing, and holds no connection. */
 const seen = (signal) =>
   new Promise((resolve) => {
-    if (!document.hidden) return resolve();
-    const look = () => document.hidden || resolve();
-    document.addEventListener("visibilitychange", look, { signal });
-    signal.addEventListener("abort", resolve, { once: true });
+    const end = () => {
+      if (document.hidden && !signal.aborted) return;
+      document.removeEventListener("visibilitychange", end);
+      signal.removeEventListener("abort", end);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", end);
+    signal.addEventListener("abort", end);
+    end();
   });
 
-/** Call `look` every few seconds, until the signal ends it. `failed` gets a Refusal, or null once all is well again. */
-export async function repeat(seconds, look, failed, signal) {
+/** The answers after which a thing is not asked for again. */
+export const FINAL = [400, 401, 403, 404];
+
+/**
+ * Call `look` every few seconds, until it returns true, the signal ends it, or an error has a status among the final
+ * ones. `failed` gets a Refusal, or null once all is well again.
+ */
+export async function repeat(seconds, look, failed, signal, final = [401, 403]) {
   while (!signal.aborted) {
     await seen(signal);
     let wait = seconds;
     try {
-      await look();
+      const isDone = await look();
       if (!signal.aborted) failed(null);
+      if (isDone) return;
     } catch (error) {
       if (error.name === "AbortError" || signal.aborted) return;
       failed(error);
-      if (error.status === 401 || error.status === 403) return;
+      if (final.includes(error.status)) return;
       wait = Math.max(seconds, error.retryAfter ?? 0);
     }
     await pause(wait, signal);
@@ -134,7 +151,7 @@ export async function follow(path, on, failed, signal, last = null) {
       if (signal.aborted) return;
       if (error.name !== "AbortError") {
         failed(error);
-        if ([400, 401, 403, 404].includes(error.status)) return;
+        if (FINAL.includes(error.status)) return;
         wait = Math.max(wait, error.retryAfter ?? 0);
       }
     } finally {

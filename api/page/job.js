@@ -1,9 +1,10 @@
 // One job: its progress, and its scores as a heat map of items by labels.
 
 import { html, nothing } from "./lit-html.js";
+import { answered } from "./decide.js";
 import { count, duration, facts, failure, hasEnded, plural, progress, state, time, warnings } from "./format.js";
 import { heatMap } from "./heat.js";
-import { call, follow, keeper } from "./interface.js";
+import { FINAL, call, follow, keeper, repeat } from "./interface.js";
 import { worth } from "./worth.js";
 
 const AT_ONCE = 20_000; // items whose scores are loaded before the user is asked for more
@@ -20,8 +21,15 @@ export function job({ redraw, signal }, id) {
 
   const change = (news) => {
     found = { ...found, ...news };
+    if (found.progress.total_items) map.readLabels();
     redraw();
   };
+  const end = (news) => {
+    change(news);
+    // The answers of a decision are not in its events.
+    if (isDecision() && !news.deleted) repeat(1, read, failed, signal, FINAL);
+  };
+  const isDecision = () => found.kind === "decision";
 
   /** Follow the job: with its scores while there is room for more, and its progress alone afterwards. */
   async function listen() {
@@ -34,9 +42,9 @@ export function job({ redraw, signal }, id) {
       if (isFull) own.abort();
       redraw();
     };
-    await follow(`${path}/events?scores=true`, { progress: change, scores, end: change }, failed, own.signal, place);
+    await follow(`${path}/events?scores=${!isDecision()}`, { progress: change, scores, end }, failed, own.signal, place);
     if (isFull && own === stream && !hasEnded(found.status)) {
-      await follow(`${path}/events`, { progress: change, end: change }, failed, anew().signal);
+      await follow(`${path}/events`, { progress: change, end }, failed, anew().signal);
     }
   }
 
@@ -49,14 +57,13 @@ export function job({ redraw, signal }, id) {
   }
   signal.addEventListener("abort", () => stream.abort());
 
-  const start = async () => {
-    found = await call(path, { signal });
-    delete found.result;
-    redraw();
-    if (found.progress.total_items) map.readLabels();
-    await listen();
+  const read = async () => {
+    const news = await call(path, { signal });
+    if (news.kind !== "decision") delete news.result; // the stream has the scores
+    change(news);
+    return true;
   };
-  start().catch((news) => news.name === "AbortError" || failed(news));
+  repeat(1, read, failed, signal, FINAL).then(() => found && listen());
 
   const more = () => {
     wanted += AT_ONCE;
@@ -94,11 +101,16 @@ export function job({ redraw, signal }, id) {
         ])}
       </details>
       ${map.size ? judgement.draw(total) : nothing}
-      <h2>Scores</h2>
-      ${map.size ? map.draw() : html`<p class="dim">${hasEnded(found.status) ? "No item was scored." : "No item is scored yet."}</p>`}
+      <h2>${isDecision() ? "Answers" : "Scores"}</h2>
+      ${isDecision() ? answers() : map.size ? map.draw() : html`<p class="dim">${hasEnded(found.status) ? "No item was scored." : "No item is scored yet."}</p>`}
       ${map.size >= wanted && map.size < total
         ? html`<p class="row">The scores of the first ${plural(map.size, "item")} are loaded. <button type="button" @click=${more}>Load ${count(AT_ONCE)} more</button></p>`
         : nothing}`;
+  }
+
+  function answers() {
+    if (!found.result) return html`<p class="dim">${hasEnded(found.status) ? "No question was answered." : "The questions are not answered yet."}</p>`;
+    return Object.entries(found.result.answers).map(([name, one], n) => answered(one.name ?? (one.name === null ? `Question ${n + 1}` : name), one));
   }
   return { title: `Job ${id}`, draw };
 }

@@ -4,28 +4,55 @@ import { html, nothing } from "./lit-html.js";
 import { count, failure, hasEnded, jobLink, progress, state, time } from "./format.js";
 import { call, follow, keeper, repeat } from "./interface.js";
 
-const SECONDS = 4;
+export const SECONDS = 4;
 const STREAMS = 2; // followed at a time: a browser has six connections to a server, which all of its tabs share
-const PAGE = 25;
+export const PAGE = 25;
 const STATUSES = ["receiving", "queued", "running", "succeeded", "failed", "cancelled", "expired"];
 
-/** Return a list that is read again every few seconds, and whose first unfinished jobs are followed by their events. */
-export function liveJobs({ redraw, signal }, path) {
-  const list = { jobs: null, hasMore: false, failed: keeper(redraw), look };
-  const followed = new Map(); // id to what ends its stream
+/** Return a list that is read again every few seconds, in pages. `path` has a query already. `found` is called after each look. */
+export function paged({ redraw, signal }, path, found = () => {}) {
+  const list = { data: null, hasMore: false, failed: keeper(redraw), turn, pager };
+  let trail = []; // the last ids of the pages before this one
+  const place = () => path() + (trail.length ? `&after=${encodeURIComponent(trail.at(-1))}` : "");
 
   async function look() {
-    const asked = path();
+    const asked = place();
     const page = await call(asked, { signal });
-    if (asked !== path()) return; // another page was opened meanwhile
-    list.jobs = page.data;
+    if (asked !== place()) return; // another page was opened meanwhile
+    list.data = page.data;
     list.hasMore = page.has_more;
-    followSome();
+    found();
     redraw();
   }
 
+  /** Go to the page behind these. */
+  function turn(newTrail) {
+    trail = newTrail;
+    look().catch((news) => news.name === "AbortError" || list.failed(news));
+  }
+
+  function pager(name) {
+    const shown = list.data?.length;
+    return html`<nav class="row pager" aria-label="Pages of ${name}">
+      <button type="button" ?disabled=${!trail.length} @click=${() => turn([])}>Newest</button>
+      <button type="button" ?disabled=${!trail.length} @click=${() => turn(trail.slice(0, -1))}>Newer</button>
+      <button type="button" ?disabled=${!list.hasMore} @click=${() => turn([...trail, list.data.at(-1).id])}>Older</button>
+      <span aria-live="polite">${shown ? `${name[0].toUpperCase() + name.slice(1)} ${count(trail.length * PAGE + 1)} to ${count(trail.length * PAGE + shown)}` : ""}</span>
+    </nav>`;
+  }
+
+  repeat(SECONDS, look, list.failed, signal);
+  return list;
+}
+
+/** Return such a list of jobs, of which the first unfinished ones are followed by their events. */
+export function liveJobs(context, path) {
+  const { redraw, signal } = context;
+  const followed = new Map(); // id to what ends its stream
+  const list = paged(context, path, followSome);
+
   function followSome() {
-    const wanted = list.jobs.filter((job) => !hasEnded(job.status)).slice(0, STREAMS).map((job) => job.id);
+    const wanted = list.data.filter((job) => !hasEnded(job.status)).slice(0, STREAMS).map((job) => job.id);
     for (const [id, stream] of followed) if (!wanted.includes(id)) (stream.abort(), followed.delete(id));
     for (const id of wanted) if (!followed.has(id)) followOne(id);
   }
@@ -33,17 +60,14 @@ export function liveJobs({ redraw, signal }, path) {
   function followOne(id) {
     const stream = new AbortController();
     followed.set(id, stream);
-    signal.addEventListener("abort", () => stream.abort(), { once: true });
     const change = (news) => {
-      const job = list.jobs?.find((job) => job.id === id);
+      const job = list.data.find((job) => job.id === id);
       if (!job || news.deleted) return;
       Object.assign(job, { status: news.status, progress: news.progress });
       redraw();
     };
-    follow(`/v1/jobs/${encodeURIComponent(id)}/events`, { progress: change, end: change }, () => {}, stream.signal);
+    follow(`/v1/jobs/${encodeURIComponent(id)}/events`, { progress: change, end: change }, () => {}, AbortSignal.any([signal, stream.signal]));
   }
-
-  repeat(SECONDS, look, list.failed, signal);
   return list;
 }
 
@@ -63,34 +87,16 @@ export const jobTable = (jobs, name) =>
 const metadata = (values) => Object.entries(values).map(([name, value]) => html`<span class="tag">${name}: ${value}</span> `);
 
 export function jobs(context) {
-  const { redraw } = context;
   let status = "";
-  let trail = []; // the last ids of the pages before this one
-  const path = () => {
-    const query = new URLSearchParams({ limit: PAGE });
-    if (status) query.set("status", status);
-    if (trail.length) query.set("after", trail.at(-1));
-    return `/v1/jobs?${query}`;
-  };
-  const list = liveJobs(context, path);
-  const turn = async (newTrail) => {
-    trail = newTrail;
-    await list.look().catch((news) => news.name === "AbortError" || list.failed(news));
-    redraw();
-  };
-  const choose = (event) => ((status = event.target.value), turn([]));
+  const list = liveJobs(context, () => `/v1/jobs?limit=${PAGE}${status ? `&status=${status}` : ""}`);
+  const choose = (event) => ((status = event.target.value), list.turn([]));
 
   const draw = () => html`
     <h1 tabindex="-1">Jobs</h1>
     <p class="row"><label for="status">Status</label>
       <select id="status" @change=${choose}><option value="">all</option>${STATUSES.map((one) => html`<option>${one}</option>`)}</select></p>
     ${failure(list.failed.error)}
-    ${list.jobs ? jobTable(list.jobs, "Jobs, newest first") : list.failed.error ? nothing : html`<p class="dim">Loading …</p>`}
-    <nav class="row pager" aria-label="Pages of jobs">
-      <button type="button" ?disabled=${!trail.length} @click=${() => turn([])}>Newest</button>
-      <button type="button" ?disabled=${!trail.length} @click=${() => turn(trail.slice(0, -1))}>Newer</button>
-      <button type="button" ?disabled=${!list.hasMore} @click=${() => turn([...trail, list.jobs.at(-1).id])}>Older</button>
-      <span aria-live="polite">${list.jobs?.length ? `Jobs ${count(trail.length * PAGE + 1)} to ${count(trail.length * PAGE + list.jobs.length)}` : ""}</span>
-    </nav>`;
+    ${list.data ? jobTable(list.data, "Jobs, newest first") : list.failed.error ? nothing : html`<p class="dim">Loading …</p>`}
+    ${list.pager("jobs")}`;
   return { title: "Jobs", draw };
 }

@@ -33,7 +33,7 @@ export function overview({ redraw, signal }) {
     <section>
       <h2>Latest jobs</h2>
       ${failure(failed.error ? null : latest.failed.error)}
-      ${latest.jobs ? jobTable(latest.jobs, "Jobs, newest first") : nothing}
+      ${latest.data ? jobTable(latest.data, "Jobs, newest first") : nothing}
       ${latest.hasMore ? html`<p><a href="#/jobs">All jobs</a></p>` : nothing}
     </section>`;
   return { title: "Overview", draw };

@@ -2,9 +2,10 @@
 
 import { html, nothing } from "./lit-html.js";
 import { count, failure, plural, score, visible, warnings } from "./format.js";
-import { call, sender } from "./interface.js";
+import { call, pause, sender } from "./interface.js";
 
 const MOST = 20; // items of a try; more are a job
+const CONTROL = /^[<[].+[>\]]$/; // what a control token looks like
 const DOUBT = 0.1; // a label mass below this probably means that the prompt is wrong
 const NAMES = ["first", "second"]; // of two prompts that are compared
 
@@ -17,19 +18,38 @@ const kept = {
 };
 
 export function prompt({ redraw, signal }) {
-  let tried = null; // {items, labels, pieces, prompts}: of each prompt, {sequences, shared, answer}
+  let tried = null; // {items, asked, labels, softmax, pieces, prompts}: of each prompt, {sequences, shared, answer}
 
-  const post = (path, body) => call(path, { method: "POST", body, signal });
-  const tokenize = (text, special) => post("/v1/tokenize", { text, add_special_tokens: special });
+  /** Send a request, and once more when the tenant may, if it has sent too many. */
+  async function ask(path, body) {
+    for (;;) {
+      try {
+        return await call(path, { method: body ? "POST" : "GET", body, signal });
+      } catch (news) {
+        if (news.code !== "rate_limit_exceeded") throw news;
+        await pause(Math.max(1, news.retryAfter), signal);
+      }
+    }
+  }
+
+  /** Return the tokens of texts. One after another is asked for, because a tenant may have few requests a second. */
+  async function tokenize(texts, special) {
+    const found = [];
+    for (const text of texts) found.push(await ask("/v1/tokenize", { text, add_special_tokens: special }));
+    return found;
+  }
 
   /** Return the tokens of a prompt with each item, and how many of them are the query's. */
   async function tokensOf({ query: text, query_template, item_template }, items) {
     const fill = (template, name, text) => (template ? template.split(name).join(text) : text);
     const query = fill(query_template, "{query}", text);
-    const [prefix, sequences] = await Promise.all([
-      query ? tokenize(query, true) : { tokens: [] },
-      Promise.all(items.map((item) => tokenize(query + fill(item_template, "{item}", item), true))),
-    ]);
+    const sequences = await tokenize(items.map((item) => query + fill(item_template, "{item}", item)), true);
+    const [prefix] = query ? await tokenize([query], true) : [{ tokens: [] }];
+    sequences.forEach((found, n) => {
+      // What fills a template has no control tokens, but the route for tokens reads them in any text.
+      const isTyped = (piece) => CONTROL.test(piece) && (text + items[n]).includes(piece);
+      found.plain = (query_template || item_template) && found.pieces.find(isTyped);
+    });
     const shared = sequences.map(({ tokens }) => {
       const end = tokens.findIndex((token, n) => token !== prefix.tokens[n]);
       return end < 0 ? Math.min(tokens.length, prefix.tokens.length) : end;
@@ -39,9 +59,9 @@ export function prompt({ redraw, signal }) {
 
   /** Return the scores of a prompt. An error says of which of two it is. */
   async function scoresOf({ query, ...templates }, n, of) {
-    const body = { query, items: of.items, labels: of.labels, apply_softmax: of.softmax, return_logprobs: true };
+    const body = { query, items: of.items, labels: of.asked, apply_softmax: of.softmax };
     for (const name of ["query_template", "item_template"]) if (templates[name]) body[name] = templates[name];
-    return post("/v1/score", body).catch((news) => {
+    return ask("/v1/score", body).catch((news) => {
       if (of.prompts.length > 1 && news.code) news.message = `The ${NAMES[n]} prompt: ${news.message}`;
       throw news;
     });
@@ -49,16 +69,22 @@ export function prompt({ redraw, signal }) {
 
   const form = sender({ redraw }, async () => {
     // One empty line among others is an item of its own: the query alone is scored.
-    const items = kept.items.split("\n").slice(0, MOST);
-    const labels = kept.labels.split("\n").filter((line) => line);
-    const { prompts: asked, softmax } = structuredClone(kept);
+    const items = kept.items.split("\n");
+    if (items.length > MOST) throw { code: "too many items", message: `${count(items.length)} items are more than the ${MOST} that can be tried; send a job.` };
+    const lines = kept.labels.split("\n").filter((line) => line);
+    const asked = lines.length ? lines : undefined; // without labels, a model with classes scores them all
+    const { prompts: sent, softmax } = structuredClone(kept);
+    const { classes } = await ask("/v1/models/default").catch((news) => {
+      if (news.code !== "insufficient_scope") throw news;
+      return {}; // a key that may only score does not learn what the model is
+    });
     const [pieces, prompts] = await Promise.all([
-      Promise.all(labels.map((label) => tokenize(label, false))),
-      Promise.all(asked.map((one) => tokensOf(one, items))),
+      classes ? [] : tokenize(lines, false),
+      Promise.all(sent.map((one) => tokensOf(one, items))),
     ]);
-    tried = { items, labels, softmax, pieces, prompts };
+    tried = { items, asked, labels: asked ?? classes?.names ?? [], softmax, pieces, prompts };
     redraw();
-    const answers = await Promise.all(asked.map((one, n) => scoresOf(one, n, tried)));
+    const answers = await Promise.all(sent.map((one, n) => scoresOf(one, n, tried)));
     answers.forEach((answer, n) => (prompts[n].answer = answer));
   });
 
@@ -80,8 +106,8 @@ export function prompt({ redraw, signal }) {
       <div @input=${keepIn(kept)}><div class="pair">
         <p><label for="items">Items, one on each line; an empty line is the query alone</label>
         <textarea id="items" name="items" rows="4" spellcheck="false" .value=${kept.items}></textarea></p>
-        <p><label for="labels">Labels, one on each line; each must be one token</label>
-        <textarea id="labels" name="labels" rows="4" spellcheck="false" required .value=${kept.labels}></textarea></p>
+        <p><label for="labels">Labels, one on each line; each must be one token, or a class of the model</label>
+        <textarea id="labels" name="labels" rows="4" spellcheck="false" .value=${kept.labels}></textarea></p>
       </div>
       <p><input type="checkbox" id="softmax" name="softmax" .checked=${kept.softmax}> <label for="softmax">Scores of an item add up to 1 (<code>apply_softmax</code>)</label></p></div>
       <p class="row"><button type="submit" class="main" ?disabled=${form.isBusy}>${form.isBusy ? "Scoring …" : "Score"}</button>
@@ -105,6 +131,7 @@ export function prompt({ redraw, signal }) {
     </fieldset>`;
 
   function labelList() {
+    if (!tried.pieces.length) return nothing; // classes are no tokens
     const wrong = tried.pieces.filter(({ count: number }) => number !== 1).length;
     return html`<h2>Labels</h2>
       <ul class="labels">${tried.pieces.map((found, n) => html`<li>
@@ -137,7 +164,7 @@ export function prompt({ redraw, signal }) {
   }
 
   const cells = (values) => html`
-    ${values.map((one) => html`<td class="heat h${Math.round(Math.min(1, one) * 10)}">${score(one)}</td>`)}
+    ${values.map((one) => html`<td class="heat h${Math.round(Math.max(0, Math.min(1, one)) * 10)}">${score(one)}</td>`)}
     ${values.length > 1 ? html`<td class="number">${difference(...values)}</td>` : nothing}`;
 
   const difference = (first, second) => (first === null || second === null ? "–" : (second > first ? "+" : "") + score(second - first));
@@ -151,7 +178,9 @@ export function prompt({ redraw, signal }) {
   const tokens = ({ sequences, shared }, n, all) => html`<h2>${all.length > 1 ? `Tokens of the ${NAMES[n]} prompt` : "Tokens"}</h2>
     ${n ? nothing : html`<p class="dim"><span class="chip shared">shared</span> tokens are those of the query, which are computed once; the others are the item's own.</p>`}
     <ol class="sequences">${sequences.map((found, place) => html`<li>
-      <p class="dim">${plural(found.count, "token")}, ${count(shared[place])} of them shared</p>${chips(found, shared[place])}</li>`)}</ol>`;
+      ${found.plain
+        ? html`<p class="notice warn">The query or the item holds ${found.plain}, which looks like a control token. With a template it is scored as plain text, and its tokens can't be shown.</p>`
+        : html`<p class="dim">${plural(found.count, "token")}, ${count(shared[place])} of them shared</p>${chips(found, shared[place])}`}</li>`)}</ol>`;
 
   const chips = (found, shared) =>
     html`<span class="chips">${found.pieces.map((piece, n) => html`<span class="chip ${n < shared ? "shared" : ""}" title="token ${found.tokens[n]}">${visible(piece)}</span>`)}</span>`;

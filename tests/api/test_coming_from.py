@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from public_api.paths import CALL_PATHS
 from tests.api.serving import RunningApi
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
@@ -176,6 +177,11 @@ def test_every_row_is_of_a_kind_that_is_tested() -> None:
     assert {row.here for row in FIELDS} == {"the same", "refused", "ignored"}
     for of_path in (VALUES, COMPLETION_VALUES):
         assert {row.name for row in FIELDS if values_of(target(row)[1]) is of_path} == of_path.keys()
+
+
+def test_lines_of_batches_may_be_all_calls() -> None:
+    (batches,) = [row for row in PATHS if row.name == "GET /v1/batches"]
+    assert set(re.findall(r"`(/v1/\w+)`", batches.note)) == set(CALL_PATHS)
 
 
 @pytest.mark.parametrize("row", FIELDS, ids=name_of)

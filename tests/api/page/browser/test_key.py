@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobs.tenancy.keys import Scope, create_key
+from jobs.tenancy.tenants import create_tenant
 from tests.api.callers.conftest import guarded
 from tests.api.callers.guarded import Guarded
 from tests.api.every_route import BATCH, made, upload
@@ -75,9 +77,9 @@ def test_batches_are_shown_to_keys_of_their_tenant_alone(shown: Tab, guarded: Gu
     enter(shown, guarded.keys["good"])
     page.get_by_role("link", name=batch).wait_for()
     assert page.get_by_text(other).count() == 0
-    with page.expect_request(lambda request: f"{batch}/events" in request.url) as followed:
+    with page.expect_request(lambda request: request.url.endswith(f"/v1/batches/{batch}")) as looked:
         page.get_by_role("link", name=batch).click()
-    assert followed.value.headers["authorization"] == f"Bearer {guarded.keys['good']}"
+    assert looked.value.headers["authorization"] == f"Bearer {guarded.keys['good']}"
     page.get_by_text("completed", exact=True).wait_for()
     page.get_by_role("region", name="Jobs of the batch").wait_for()
     with page.expect_download() as saving:
@@ -91,6 +93,16 @@ def test_a_key_that_may_only_read_is_told_so_where_it_would_score(shown: Tab, gu
     enter(shown, guarded.keys["read"])
     page.get_by_role("button", name="Rank").click()
     page.get_by_role("alert").get_by_text("insufficient_scope").wait_for()
+
+
+def test_a_prompt_is_tried_within_the_rate_of_its_tenant(shown: Tab, guarded: Guarded) -> None:
+    create_tenant(guarded.store, "slow", requests_per_second=8)
+    page = shown.open("try")
+    enter(shown, create_key(guarded.store, "slow", "try", [Scope.SCORE])[0])
+    page.get_by_label("Items").fill("\n".join("abcdefgh"))
+    page.get_by_role("button", name="Score").click()
+    page.get_by_role("heading", name="Scores").wait_for()
+    assert page.locator(".sequences > li").count() == 8
 
 
 def test_the_key_stays_in_the_session_of_its_tab(shown: Tab, guarded: Guarded) -> None:

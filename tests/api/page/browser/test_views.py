@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from tests.api.every_route import BATCH, made, upload
-from tests.api.page.browser.watching import REFUSED, Tab
-from tests.api.serving import RunningApi, StandInWorker
-from tests.api.tiny_model import TinyModel
+from tests.api.every_route import BATCH, DECISION_OF_OPENAI, made, upload
+from tests.api.page.browser.watching import REFUSED, Tab, tab
+from tests.api.requests.uploads.uploading import HeldUpload, body
+from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
+from tests.api.tiny_model import END, TinyModel, make_classifier_directory
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -24,7 +30,7 @@ def held(served: Served) -> Any:
     worker = served[1]
     worker.gate.clear()
     yield worker
-    worker.budget = 100_000
+    worker.budget, worker.after_batch = 100_000, lambda: None
     worker.gate.set()
 
 
@@ -91,6 +97,50 @@ def test_a_job_is_followed_from_its_queue_to_its_scores(
     assert page.locator(".query code").inner_text() == "The capital of France is"
 
 
+def test_a_job_that_is_opened_while_it_is_received_gets_its_names_and_texts(
+    shown: Tab, served: Served, model: TinyModel
+) -> None:
+    job = {"query": "The capital of France is", "label_token_ids": [model.token(" yes"), model.token(" no")]}
+    whole = body([" Paris", " London"], job)
+    received = HeldUpload(served[0], [whole[:-10], whole[-10:]])
+    page = shown.open(f"jobs/{received.job['id']}")
+    page.get_by_text("receiving").wait_for()
+    assert page.locator("progress").evaluate("bar => bar.value") == 0
+    received.finish()
+    page.get_by_role("button", name="·yes").wait_for()
+    page.locator("th .text", has_text="London").wait_for()
+    assert page.locator(".query code").inner_text() == "The capital of France is"
+
+
+def test_a_decision_job_shows_its_answers(shown: Tab, served: Served, held: StandInWorker) -> None:
+    api = served[0]
+    job = api.submit(
+        kind="decision",
+        state="I saw London.",
+        questions={
+            "city": {"type": "choice", "criteria": {"Paris": None, "London": None}},
+            "size": {"type": "score", "criteria": ["small", {"size": "great"}]},
+        },
+    )
+    page = shown.open(f"jobs/{job['id']}")
+    page.get_by_text("The questions are not answered yet.").wait_for()
+    held.gate.set()
+    page.get_by_role("heading", name="city").wait_for()
+    answers = api.client.get(f"/v1/jobs/{job['id']}").json()["result"]["answers"]
+    assert shown.texts(".ranking .document") == ["Paris", "London", "small", '{"size":"great"}']
+    shares = [share for answer in answers.values() for share in answer["probabilities"].values()]
+    assert [float(text) for text in shown.texts(".ranking .number")] == pytest.approx(shares, rel=0.01)
+    # A line of a batch may ask in OpenAI's words, and is answered in them.
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/decisions", "body": DECISION_OF_OPENAI}
+    file_id = made(upload(api.client, json.dumps(line).encode()))
+    batch = made(api.client.post("/v1/batches", json=BATCH | {"endpoint": "/v1/decisions", "input_file_id": file_id}))
+    eventually(lambda: api.client.get(f"/v1/batches/{batch}").json()["status"] == "completed", "the batch ends")
+    page = shown.open(f"batches/{batch}")
+    page.get_by_role("region", name="Jobs of the batch").get_by_role("link").click()
+    page.locator(".ranking .document").first.wait_for()
+    assert shown.texts(".ranking .document") == ["yes", "no"]
+
+
 def test_scores_are_sorted_by_any_heading_in_either_direction(shown: Tab, served: Served, model: TinyModel) -> None:
     api = served[0]
     job = submit(api, model, items=[f" item {n}" for n in range(40)])
@@ -142,15 +192,33 @@ def test_a_batch_is_followed_to_its_end_and_its_files_are_saved(
     shown: Tab, served: Served, held: StandInWorker
 ) -> None:
     api = served[0]
-    body = {"query": "The capital of", "items": [" France"], "labels": ["a"]}
-    lines = [{"custom_id": f"line {n}", "method": "POST", "url": "/v1/score", "body": body} for n in range(3)]
-    lines[1]["body"] = {"query": "no items"}
+    good = {"query": "The capital of", "items": [" France"], "labels": ["a"]}
+    bodies = [good, {"query": "no items"}, good | {"query": "I saw"}]
+    lines = [
+        {"custom_id": f"line {n}", "method": "POST", "url": "/v1/score", "body": one} for n, one in enumerate(bodies)
+    ]
     content = "\n".join(json.dumps(line) for line in lines).encode()
     batch = made(api.client.post("/v1/batches", json=BATCH | {"input_file_id": made(upload(api.client, content))}))
+
+    def statuses() -> list[str]:
+        return [job["status"] for job in api.client.get(f"/v1/jobs?batch={batch}").json()["data"]]
+
+    eventually(lambda: len(statuses()) == 2, "the lines are jobs")
+    shown.page.clock.install()
     page = shown.open("batches")
     page.get_by_role("link", name=batch).click()
-    page.get_by_text("in progress").wait_for()
+    lines_of_batch = page.get_by_role("region", name="Jobs of the batch")
+    lines_of_batch.get_by_text("queued").first.wait_for()
+    # While one line waits, the job of another has its end.
+    held.budget, held.after_batch = 1, held.gate.clear
     held.gate.set()
+    eventually(lambda: "succeeded" in statuses(), "a line is scored")
+    page.clock.fast_forward(4_000)
+    lines_of_batch.get_by_text("succeeded").wait_for()
+    assert page.get_by_text("in progress").count() == 1
+    held.gate.set()
+    eventually(lambda: api.client.get(f"/v1/batches/{batch}").json()["status"] == "completed", "the batch ends")
+    page.clock.fast_forward(4_000)
     page.get_by_text("completed", exact=True).wait_for()
     page.get_by_text("3 / 3").first.wait_for()
     page.get_by_role("region", name="Jobs of the batch").wait_for()
@@ -193,8 +261,8 @@ def test_a_decision_is_shown_as_the_interface_answers_it(shown: Tab, served: Ser
         "1": {"type": "choice", "instructions": "Which one?", "criteria": {"Paris": "in France", "London": None}},
         "2": {"type": "noul", "instructions": "Is it great?"},
     }
-    body = {"state": {"text": "I saw London."}, "questions": questions}
-    answers = api.client.post("/v1/systemone", json=body).json()["answers"]
+    decision = {"state": {"text": "I saw London."}, "questions": questions}
+    answers = api.client.post("/v1/systemone", json=decision).json()["answers"]
     assert shown.texts(".ranking .document") == ["Paris", "London", "yes", "no"]
     shares = [*answers["1"]["probabilities"].values(), answers["2"]["noul"], 1 - answers["2"]["noul"]]
     assert [float(text) for text in shown.texts(".ranking .number")] == pytest.approx(shares, rel=0.01)
@@ -205,6 +273,27 @@ def test_a_decision_is_shown_as_the_interface_answers_it(shown: Tab, served: Ser
     page.get_by_role("link", name="Rank", exact=True).click()
     page.get_by_role("link", name="Decide").click()
     assert page.get_by_label("Instructions").nth(1).input_value() == "Is it great?"
+
+
+def test_a_decision_is_asked_as_it_was_typed(shown: Tab) -> None:
+    page = shown.open("decide")
+    state = '{"id": 12345678901234567890, "share": 1.0}'
+    page.get_by_label("State").fill(state)
+    for n in (3, 2):
+        page.get_by_role("button", name=f"Remove question {n}").click()
+    page.get_by_role("button", name="Remove question 2").wait_for(state="detached")
+    page.get_by_label("Options").fill("10: ten\n10:30\n5\n2")
+    with page.expect_request("**/v1/systemone") as asked:
+        page.get_by_role("button", name="Decide").click()
+    sent = asked.value.post_data
+    assert state in sent
+    criteria = json.loads(sent)["questions"]["1"]["criteria"]
+    assert list(criteria.items()) == [("10", "ten"), ("10:30", None), ("5", None), ("2", None)]
+    page.get_by_role("heading", name="Answers").wait_for()
+    assert shown.texts(".ranking .document") == list(criteria)
+    page.get_by_label("Options").fill("10: ten\n10")
+    page.get_by_role("button", name="Decide").click()
+    page.get_by_role("alert").get_by_text("Question 1 has the option 10 twice.").wait_for()
 
 
 def test_a_prompt_is_shown_as_its_tokens_with_scores_and_label_mass(
@@ -262,6 +351,41 @@ def test_a_label_of_several_tokens_is_shown_in_its_pieces_beside_the_error(shown
     assert page.locator(".labels .chip").count() > 1
 
 
+def test_more_items_than_can_be_tried_are_refused(shown: Tab) -> None:
+    page = shown.open("try")
+    page.get_by_label("Items").fill("\n".join("abcdefghijklmnopqrstu"))
+    page.get_by_role("button", name="Score").click()
+    page.get_by_role("alert").get_by_text("21 items are more than the 20 that can be tried").wait_for()
+
+
+def test_a_control_token_in_a_text_is_not_shown_as_one_where_it_is_plain_text(shown: Tab) -> None:
+    page = shown.open("try")
+    page.get_by_label("Items").fill(f" Paris\n Lon{END}don")
+    page.get_by_role("button", name="Score").click()
+    page.locator(".sequences .chip", has_text=END).wait_for()  # without a template it is the control token
+    page.get_by_text("Templates").click()
+    page.get_by_label("Item template").fill(f"{{item}}?{END}")
+    page.get_by_role("button", name="Score").click()
+    page.locator(".sequences > li").nth(1).get_by_text(f"holds {END}").wait_for()
+    assert [item.locator(".chip", has_text=END).count() for item in page.locator(".sequences > li").all()] == [1, 0]
+
+
+def test_a_model_with_classes_is_tried_with_all_of_them(chromium: Browser, sqlite_url: str, tmp_path: Path) -> None:
+    fields = {"id2label": {"0": "good", "1": "bad"}, "problem_type": "regression"}
+    directory = make_classifier_directory(tmp_path / "model", **fields)
+    with running_api(directory, sqlite_url, tmp_path) as (api, _), tab(chromium, api.url) as shown:
+        page = shown.open("try")
+        page.get_by_label("Items").fill(" Paris\n London")
+        page.get_by_label("Labels").fill("")
+        page.get_by_role("button", name="Score").click()
+        page.get_by_role("heading", name="Scores").wait_for()
+        assert shown.texts("table.scores thead th")[1:3] == ["good", "bad"]
+        expected = api.score(query="The capital of France is", items=[" Paris", " London"])["scores"]
+        found = [[float(cell) for cell in cells[:2]] for cells in shown_scores(shown)]
+        np.testing.assert_allclose(found, expected, rtol=0.01)
+        assert page.get_by_role("heading", name="Labels").count() == 0
+
+
 def test_what_does_not_exist_is_said_plainly(shown: Tab) -> None:
     shown.allowed = (REFUSED,)
     for view in ("no/such/view", "jobs/%E0%A4%A", "jobs/..%2F..%2Flivez", "jobs/job_0/cancel"):
@@ -269,15 +393,3 @@ def test_what_does_not_exist_is_said_plainly(shown: Tab) -> None:
         shown.page.goto("about:blank")
     shown.open("jobs/job_0").get_by_role("alert").get_by_text("there is no such job").wait_for()
     shown.open("batches/batch_0").get_by_role("alert").get_by_text("batch_not_found").wait_for()
-
-
-def test_the_page_goes_on_by_itself_after_an_outage(shown: Tab, served: Served, model: TinyModel) -> None:
-    shown.allowed = ("Failed to load resource",)
-    page = shown.open("jobs")
-    page.get_by_role("navigation", name="Pages of jobs").get_by_text("Jobs 1 to").wait_for()
-    page.context.set_offline(True)
-    page.get_by_role("alert").get_by_text("The server does not answer.").wait_for()
-    page.context.set_offline(False)
-    job = submit(served[0], model)
-    shown.row(job["id"]).wait_for()
-    page.get_by_role("alert").get_by_text("The server does not answer.").wait_for(state="detached")
