@@ -74,7 +74,7 @@ class ScoreCounts:
         self._database, self._folder = database, folder
         self._counts: Counter[Cell] = Counter()
         self._done: OrderedDict[str, int] = OrderedDict()  # by the ids of jobs: items that were counted
-        self._references: dict[str, tuple[Reference, bool] | None] = {}  # by the ids of artefacts: see _reference
+        self._references: dict[str, tuple[Reference, bool]] = {}  # by the ids of artefacts: see _reference
         self._lock = threading.Lock()
         self._found = ThrottledValue(self._look, LOOK_SECONDS)
 
@@ -140,15 +140,15 @@ class ScoreCounts:
     def _reference(self, name: str, artefact_id: str) -> tuple[Reference, bool] | None:
         """Return what an artefact was made from, and whether its rows had queries of their own; None: it is not known.
 
-        The file may be another one by now, or it may be gone.
+        The file may be another one by now, or it may be gone, and come back: so only what was found is kept.
         """
         if artefact_id not in self._references:
             assert self._folder is not None
-            artefact, found = self._folder.find(name), None
-            if artefact is not None and artefact.id == artefact_id:
-                reference = Reference.read(artefact.figures)
-                found = None if reference is None else (reference, _has_queries(artefact))
-            self._references[artefact_id] = found
+            artefact = self._folder.find(name)
+            reference = None if artefact is None or artefact.id != artefact_id else Reference.read(artefact.figures)
+            if artefact is None or reference is None:
+                return None
+            self._references[artefact_id] = reference, _has_queries(artefact)
         return self._references[artefact_id]
 
     def add(self) -> None:

@@ -17,7 +17,10 @@ ABSTAIN = "abstain"
 """The action for a row about which a person, or a larger model, should decide."""
 
 LEAST = 1e-30
-"""Probabilities count as at least this when their logarithm is taken."""
+"""Probabilities that are calibrated count as at least this when their logarithm is taken."""
+
+LEAST_LOGIT = -1e6
+"""A logit of a baseline that is minus infinity counts as this, which is below those of all models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +156,23 @@ def calibrated(method: str, parameters: Mapping[str, Any], probabilities: Floats
     raise JudgementError(f"there is no method {method!r}")
 
 
-def without_prior(probabilities: Floats, baseline: Floats) -> Floats:
+def without_prior(logits: Floats, baseline: Floats, temperature: float = 1.0) -> Floats:
     """Return the probabilities of rows, [N, K], divided by what the baseline gets, so that each row sums to 1.
 
-    baseline: [B, K] the probabilities of texts that say nothing; their mean in log space is the prior of the labels.
-    A row of zeros stays one. Source: Zhao and others, Calibrate before use (2021).
+    logits: [N, K], or logarithms of probabilities; a row of minus infinity becomes one of zeros. baseline: [B, K] those
+    of texts that say nothing; their mean is the prior of the labels. temperature: by which all of them are divided.
+    Source: Zhao and others, Calibrate before use (2021).
     """
-    prior = np.log(np.maximum(baseline, LEAST)).mean(axis=0)
-    adjusted = softmax(np.log(np.maximum(probabilities, LEAST)) - prior)
-    return np.where(probabilities.any(axis=1, keepdims=True), adjusted, 0.0)
+    # Probabilities would be rounded to 0 long before their quotient is small.
+    prior = np.maximum(baseline, LEAST_LOGIT).mean(axis=0)
+    is_possible = ~np.isneginf(logits).all(axis=1, keepdims=True)
+    return np.where(is_possible, softmax(np.where(is_possible, logits - prior, 0.0), temperature), 0.0)
 
 
-def softmax(logits: Floats) -> Floats:
-    """Return the probabilities of logits, [N, K]."""
-    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+def softmax(logits: Floats, temperature: float = 1.0) -> Floats:
+    """Return the probabilities of logits, [N, K], which are divided by the temperature."""
+    with np.errstate(over="ignore"):  # by a tiny temperature: minus infinity is right
+        raised = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
     shares: Floats = raised / raised.sum(axis=1, keepdims=True)
     return shares
 

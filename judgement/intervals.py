@@ -39,8 +39,8 @@ class Difference:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return not self.interval.low <= 0 <= self.interval.high
+        """Whether the interval leaves out 0; an interval without bounds leaves out nothing."""
+        return self.interval.low > 0 or self.interval.high < 0
 
 
 class Bootstrap:

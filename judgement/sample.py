@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,11 +30,12 @@ class Sample:
         probabilities: npt.ArrayLike,
         truth: npt.ArrayLike,
         groups: Sequence[object] | None = None,
+        where: Callable[[int], str] = "row {}".format,
     ) -> Sample:
         """Return the sample of some rows, whose probabilities are divided by their sum.
 
         probabilities: [N, K]. truth: [N]. groups: [N] what rows of a cluster have in common, or None for a row that is
-        a cluster by itself; None: all rows are. Raises JudgementError.
+        a cluster by itself; None: all rows are. where: how a message names a row. Raises JudgementError.
         """
         given = np.asarray(probabilities, dtype=np.float64)
         places = np.asarray(truth, dtype=np.int64)
@@ -46,7 +47,7 @@ class Sample:
         wrong = ~np.isfinite(given).all(axis=1) | (given < 0).any(axis=1) | ~(sums > 0) | ~np.isfinite(sums)
         if wrong.any():
             raise JudgementError(
-                f"row {int(np.argmax(wrong))}: its probabilities must be numbers from 0 on, and one of them above 0"
+                f"{where(int(np.argmax(wrong)))}: its probabilities must be numbers from 0 on, and one of them above 0"
             )
         if ((places < 0) | (places >= given.shape[1])).any():
             raise JudgementError(f"a true label must be a place from 0 to {given.shape[1] - 1}")

@@ -76,12 +76,14 @@ class AreaUnderCurve:
 
 @dataclass(frozen=True, slots=True)
 class MeanOfStatistics:
-    """The mean of several figures."""
+    """The mean of several figures. One that a resample does not have, such as the AUC of a rare label, is left out."""
 
     parts: tuple[Statistic, ...]
 
     def __call__(self, counts: Floats) -> Floats:
-        mean: Floats = np.mean([part(counts) for part in self.parts], axis=0)
+        found = np.array([part(counts) for part in self.parts])
+        with np.errstate(invalid="ignore"):
+            mean: Floats = np.nansum(found, axis=0) / (~np.isnan(found)).sum(axis=0)
         return mean
 
 

@@ -122,7 +122,7 @@ class LabelledWork:
             self._check(url, checks)
         if self._columns:
             return [self._in_the_file(ranking=ranking)]
-        scoring = self._scoring()
+        scoring = self._scoring(ranking=ranking)
         return carry_out(scoring.folder, url, PATIENCE, lambda client: scoring.score(client, Console(stderr=True)))
 
     def _in_the_file(self, *, ranking: bool) -> Scored:
@@ -133,24 +133,27 @@ class LabelledWork:
         labels = tuple(self._given["means"] or self._columns)
         if len(labels) != len(self._columns):
             raise CommandError("give --means once for each column of --scores", ExitCode.USAGE)
-        return Scored("scores", labels, list(self.labelled.shares(self._columns)))
+        return Scored("scores", labels, [*self.labelled.scores(self._columns, ranking=ranking)])
 
-    def _scoring(self) -> Scoring:
+    def _scoring(self, *, ranking: bool) -> Scoring:
         given = self._given
         remedies = Remedies(
             given["on_too_long"] or Remedy.FAIL, given["on_error"] or Remedy.FAIL, given["empty"] or Empty.FAIL
         )
-        return Scoring(self.labelled, self._systems, remedies, given["concurrency"] or 256)
+        return Scoring(self.labelled, self._systems, remedies, given["concurrency"] or 256, ranking=ranking)
 
     def _check(self, url: str, checks: Sequence[Check]) -> None:
         if self._columns:
             called: list[tuple[str, ...]] = [self._in_the_file(ranking=False).labels]
         else:
-            scoring = self._scoring()
+            scoring = self._scoring(ranking=False)
             called = carry_out(scoring.folder, url, PATIENCE, scoring.called)
         from judgement.sample import Sample
 
         names = [system.name for system in self._systems] or [self.labelled.name]
+        for name, labels in zip(names, called, strict=True):
+            if len(labels) < 2:
+                raise CommandError(f"{name} has one label only: give another --label", ExitCode.USAGE)
         in_one_order(list(zip(names, called, strict=True)))
         for labels in called:
             truth = self.labelled.places(labels)

@@ -53,7 +53,8 @@ def samples_of(
     for system in systems:
         order = [system.labels.index(label) for label in labels]
         shares = [[(system.shares[row] or ())[place] for place in order] for row in rows]
-        found.append(Sample.of(shares, [truth[row] for row in rows], kept))
+        own = [truth[row] for row in rows]
+        found.append(Sample.of(shares, own, kept, where=lambda place: labelled.where(rows[place])))
     return found
 
 

@@ -81,15 +81,23 @@ class Labelled:
             found.append(grade)
         return found
 
-    def shares(self, columns: Sequence[str]) -> list[list[float]]:
-        """Return the scores of each row from columns of the file. Raises CommandError."""
+    def scores(self, columns: Sequence[str], *, ranking: bool) -> list[list[float]]:
+        """Return the scores of each row from columns of the file. Raises CommandError.
+
+        ranking: whether rows are ranked by them, so that they may be any numbers; else they are shares of something.
+        """
         found = []
         for place, row in enumerate(self.rows):
-            numbers = [number_of(row.get(column)) for column in columns]
-            for column, number in zip(columns, numbers, strict=True):
-                if number is None or number < 0:
-                    raise self._refused(place, f"its {column!r}, {row.get(column)!r}, is no number from 0 on")
-            found.append([number or 0.0 for number in numbers])
+            numbers = []
+            for column in columns:
+                number = number_of(row.get(column))
+                if number is None or (number < 0 and not ranking):
+                    what = "number" if ranking else "number from 0 on"
+                    raise self._refused(place, f"its {column!r}, {row.get(column)!r}, is no {what}")
+                numbers.append(number)
+            if not (ranking or any(numbers)):
+                raise self._refused(place, f"one of its scores, {', '.join(columns)}, must be above 0")
+            found.append(numbers)
         return found
 
     def groups(self, columns: Columns | StateColumns | None, query: str | None, *, keeps_duplicates: bool) -> list[Any]:

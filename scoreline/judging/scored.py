@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from scoreline.client import AsyncClient
-from scoreline.exit_codes import CommandError, ExitCode
+from scoreline.client import AsyncClient, Model
+from scoreline.exit_codes import CommandError
 from scoreline.judging.labelled import LabelledFile
 from scoreline.judging.systems import System
 from scoreline.runs.beginning import run
@@ -23,6 +23,7 @@ from scoreline.runs.formats import Format
 from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Empty, Plan, Remedy, new_columns
 from scoreline.runs.run import first_of
 from scoreline.runs.windows import WindowSize
+from scoreline.templates import model_of
 
 PREFIX = "scoreline:"
 """What the columns of scores begin with, so that they do not meet those of the file."""
@@ -70,23 +71,28 @@ class _Job:
 class Scoring:
     """The runs of one command, in a folder beside the file, which is removed once all is known."""
 
-    def __init__(self, labelled: LabelledFile, systems: Sequence[System], remedies: Remedies, concurrency: int) -> None:
-        self._labelled, self._systems = labelled, systems
+    def __init__(
+        self,
+        labelled: LabelledFile,
+        systems: Sequence[System],
+        remedies: Remedies,
+        concurrency: int,
+        *,
+        ranking: bool = False,
+    ) -> None:
+        """ranking: whether rows are ranked, so that their scores need not be shares."""
+        self._labelled, self._systems, self._ranking = labelled, systems, ranking
         self._remedies, self._concurrency = remedies, max(1, concurrency // len(systems))
         self.folder = Path(labelled.name + ".scoring")
 
     async def called(self, client: AsyncClient) -> list[tuple[str, ...]]:
         """Return what the labels of each system are called. Raises CommandError and ScorelineError."""
         models = await client.models()
-        return [one.called(self._plan(one).of_served(models)[1]) for one in self._systems]
+        return [job.system.called(job.labels) for job in self._jobs(models)]
 
     async def score(self, client: AsyncClient, console: Console) -> list[Scored]:
         """Return the scores of each system. Raises CommandError and ScorelineError, after which it can go on."""
-        models = await client.models()
-        jobs = []
-        for system in self._systems:
-            plan = self._plan(system)
-            jobs.append(_Job(system, plan, plan.of_served(models)[1]))
+        jobs = self._jobs(await client.models())
         self.folder.mkdir(exist_ok=True)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -102,6 +108,18 @@ class Scoring:
                 path.unlink(missing_ok=True)
         with suppress(OSError):  # another command scores the same file
             self.folder.rmdir()
+        return found
+
+    def _jobs(self, models: Sequence[Model]) -> list[_Job]:
+        found = []
+        for system in self._systems:
+            plan = self._plan(system)
+            labels = plan.of_served(models)[1]
+            if self._ranking and not _has_shares(model_of(models, system.options.get("model")), labels):
+                options = {name: value for name, value in system.options.items() if name != "apply_softmax"}
+                system = replace(system, options=options)
+                plan = self._plan(system)
+            found.append(_Job(system, plan, labels))
         return found
 
     def _plan(self, system: System) -> Plan:
@@ -142,11 +160,16 @@ class Scoring:
             cells = [[row[name] for name in names[: len(called)]] for row in rows]
             shares = [None if None in row else row for row in cells]
             masses = [row.get(PREFIX + LABEL_MASS) for row in rows]
-        if len(called) < 2:
-            raise CommandError(f"{job.system.name} has one label only: give another --label", ExitCode.USAGE)
-        relevance = [row[PREFIX + RELEVANCE] for row in rows] if job.plan.has_relevance else None
+        relevance = [row[PREFIX + RELEVANCE] for row in rows] if job.plan.has_relevance else []
+        made = relevance if any(one is not None for one in relevance) else None  # of its own labels alone
         model = json.loads(job.done.read_text(encoding="utf-8"))
-        return Scored(job.system.name, called, shares, relevance, model, job.system.prompt, masses, flips)
+        return Scored(job.system.name, called, shares, made, model, job.system.prompt, masses, flips)
+
+
+def _has_shares(model: Model, labels: Sequence[str]) -> bool:
+    """Return whether labels share one probability: those of independent outputs do not, and one alone has all of it."""
+    classes = model.raw.get("classes")
+    return len(labels) > 1 and (classes is None or classes.get("activation") == "softmax")
 
 
 async def _run(job: _Job, client: AsyncClient, console: Console) -> None:

@@ -46,9 +46,27 @@ def test_what_is_read_is_what_was_written(artefact: Artefact, tmp_path: Path) ->
     assert found.id == artefact.id == json.loads((tmp_path / "one.json").read_text())["id"]
 
 
-def test_what_a_baseline_gets_is_taken_away() -> None:
-    found = without_prior(np.array([[0.5, 0.5], [0.0, 0.0]]), np.array([[0.8, 0.2], [0.2, 0.2]]))
-    assert found.tolist() == [pytest.approx([1 / 3, 2 / 3]), [0.0, 0.0]]  # the prior is 0.4 to 0.2
+NEVER = -np.inf
+
+
+@pytest.mark.parametrize(
+    ("row", "baseline", "temperature", "expected"),
+    [
+        (np.log([0.5, 0.5]), np.log([[0.8, 0.2], [0.2, 0.2]]), 1.0, [1 / 3, 2 / 3]),  # the prior is 0.4 to 0.2
+        ([0, -11], [[0, -8]], 0.1, [1, np.exp(-30)]),
+        ([-2, -140], [[-2, -80]], 1.0, [1, np.exp(-60)]),
+        ([0, -1], [[0, -1]], 1e-310, [0.5, 0.5]),
+        ([NEVER, NEVER], [[0, -1]], 1.0, [0, 0]),
+        ([0, NEVER, 0], [[0, NEVER, 0]], 1.0, [0.5, 0, 0.5]),
+        ([np.log(2), 0, 0], [[NEVER, NEVER, 0]], 1.0, [2 / 3, 1 / 3, 0]),
+        ([0, 0], [[NEVER, NEVER], [0, 0]], 1.0, [0.5, 0.5]),
+    ],
+)
+def test_what_a_baseline_gets_is_taken_away(
+    row: list[float], baseline: list[list[float]], temperature: float, expected: list[float]
+) -> None:
+    (found,) = without_prior(np.array([row], np.float64), np.array(baseline, np.float64), temperature)
+    assert found.tolist() == pytest.approx(expected, rel=1e-9, abs=0)
 
 
 def test_the_id_is_that_of_the_content() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from benchmarks.judgement.made_up import CLUSTERED, WORLDS, World
 from benchmarks.judgement.promises import coverage
-from judgement.intervals import Bootstrap, resampled
-from judgement.metrics import metrics_of
+from judgement.intervals import Bootstrap, Difference, Interval, resampled
+from judgement.metrics import area_under_curve, metrics_of
+from judgement.sample import Sample
 from judgement.statistics import mean_of
 
 
@@ -19,6 +22,20 @@ def test_the_same_file_has_the_same_intervals_and_a_system_does_not_differ_from_
     assert first.interval("auc 0") == again.interval("auc 0")
     difference = first.difference("auc 1", "auc 0")
     assert (difference.interval.value, difference.detectable, difference.is_clear) == (0.0, 0.0, False)
+
+
+def test_a_label_that_some_resamples_lack_does_not_count_in_them() -> None:
+    sample = Sample.of(np.eye(3)[[0, 1] * 20 + [2]] + 0.1, [0, 1] * 20 + [2])
+    (row,) = np.flatnonzero(sample.truth == 2)
+    counts = np.ones((1, 41))
+    counts[0, row] = 0
+    (area,) = area_under_curve(sample)(counts)
+    assert area == 1.0
+
+
+def test_a_difference_without_an_interval_is_not_clear() -> None:
+    assert not Difference(Interval(0.02, math.nan, math.nan), math.nan).is_clear
+    assert Difference(Interval(0.02, 0.01, 0.03), 0.01).is_clear
 
 
 def test_a_resample_draws_whole_clusters() -> None:

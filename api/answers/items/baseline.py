@@ -6,9 +6,7 @@ from typing import Any
 
 from api.answers.items.column import Column
 from api.answers.items.columns import Computed, columns_of
-from api.answers.items.judged import judged_columns
-from judgement.applying import without_prior
-from scoring.conversion import to_scores
+from api.answers.items.judged import adjusted_shares, judged_columns
 
 
 def whole_columns(computed: Computed) -> tuple[dict[str, Column], dict[str, Any]]:
@@ -22,7 +20,6 @@ def whole_columns(computed: Computed) -> tuple[dict[str, Column], dict[str, Any]
     items = len(computed.scores) - options.baseline
     shown = {"scores": columns["scores"]} | ({"label_mass": columns["label_mass"]} if "label_mass" in columns else {})
     baseline = {name: column.part(slice(items, None)) for name, column in shown.items()}
-    shares = to_scores(computed.scores, True, options.temperature, options.activation)
     kept = {name: column.first(items) for name, column in columns.items()}
-    kept["adjusted"] = Column(without_prior(shares[:items], shares[items:]))
+    kept["adjusted"] = Column(adjusted_shares(options, computed.scores, options.temperature))
     return kept | judged_columns(options, computed.scores), {"baseline": baseline}

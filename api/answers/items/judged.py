@@ -10,7 +10,7 @@ import numpy as np
 from api.answers.items.column import Column
 from judgement.applying import Rule, read_rules, without_prior
 from judgement.sample import Floats
-from scoring.conversion import to_scores
+from scoring.conversion import check_possible, to_scores
 from scoring.decisions.answers import Answer
 from scoring.decisions.prompts import text_of
 from scoring.decisions.questions import Kind
@@ -41,8 +41,19 @@ def judged_columns(options: ScoreOptions, scores: LabelScores) -> dict[str, Colu
 
 def shares_of_items(rule: Rule, options: ScoreOptions, scores: LabelScores) -> Floats:
     """Return what an artefact is applied to: the probabilities of the labels of each item, without the baseline's."""
-    found = to_scores(scores, True, rule.temperature, options.activation)
-    return without_prior(found[: -options.baseline], found[-options.baseline :]) if options.baseline else found
+    if options.baseline:
+        return adjusted_shares(options, scores, rule.temperature)
+    return to_scores(scores, True, rule.temperature, options.activation)
+
+
+def adjusted_shares(options: ScoreOptions, scores: LabelScores, temperature: float) -> Floats:
+    """Return the probabilities of the labels of each item, divided by what the baseline gets. Raises RequestError.
+
+    scores: of all items of the job, of which the last ones are its baseline.
+    """
+    check_possible(scores)
+    logits = scores.logits.astype(np.float64)
+    return without_prior(logits[: -options.baseline], logits[-options.baseline :], temperature)
 
 
 def shares_of_answer(answer: Answer) -> list[float]:

@@ -72,6 +72,17 @@ def test_the_temperature_divides_before_the_baseline_is_taken_away(served: Serve
     assert answer["adjusted"] != pytest.approx(np.array(served.adjusted()))
 
 
+def test_at_a_low_temperature_labels_keep_their_distance(served: Served) -> None:
+    fields: Json = {"apply_softmax": True, "temperature": 0.02, "return_logits": True}
+    items, nothing = (
+        np.array(served.api.score(**BODY | fields | {"items": one})["logits"]) for one in (ITEMS, NOTHING)
+    )
+    left = (items - nothing.mean(axis=0)) / 0.02
+    assert np.abs(left[:, 0] - left[:, 1]).max() > 69  # by their probabilities, it could be no more
+    expected = np.exp(left - np.logaddexp.reduce(left, axis=1, keepdims=True))
+    assert served.api.score(**WITH, **fields)["adjusted"] == pytest.approx(expected, rel=1e-4, abs=0)
+
+
 def test_a_job_and_a_line_of_a_batch_have_the_same_answer(served: Served) -> None:
     expected = served.api.score(**WITH)
     job = served.api.wait(served.api.submit(**WITH)["id"])

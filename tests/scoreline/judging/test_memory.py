@@ -17,6 +17,9 @@ import pytest
 from judgement.sample import JudgementError
 from scoreline import AsyncClient, Client, Evaluation, InvalidRequest, MapProgress, NotFound
 from scoreline.judging.backlog import Backlog
+from scoreline.judging.evaluation import samples_of
+from scoreline.judging.labelled import Labelled
+from scoreline.judging.scored import Scored
 from scoreline.runs.prompts import Columns
 from tests.scoreline.judging.files import judge
 from tests.scoreline.running import ROOT, Up
@@ -70,6 +73,13 @@ def test_the_report_is_that_of_the_command_for_both_clients(shared_up: Up, clien
             return await client.evaluate(np.array(ITEMS), pd.Series(TRUTH), systems=SYSTEMS, **OPTIONS)
 
     assert asyncio.run(awaited()) == found
+
+
+def test_a_row_whose_scores_are_all_0_is_named_as_the_rows_are() -> None:
+    labelled = Labelled.in_memory({"items": ["a", "b", "c"], "truth": ["yes", "no", "no"]}, "truth")
+    scored = Scored("one", ("yes", "no"), [None, [0.5, 0.5], [0.0, 0.0]])
+    with pytest.raises(JudgementError, match="item 2: its probabilities must be numbers from 0 on"):
+        samples_of(labelled, [scored], [1, 2], [0, 1, 2])
 
 
 @pytest.mark.slow

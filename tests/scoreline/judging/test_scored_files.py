@@ -84,7 +84,7 @@ def test_the_page_loads_nothing_and_names_all_that_it_shows(tmp_path: Path) -> N
 
 def test_rankings_are_judged_by_their_queries(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
-        {"query": f"q{n // 4}", "score": 0.9 - n % 4 / 10, "grade": int(n % 4 == n // 4 % 2)} for n in range(80)
+        {"query": f"q{n // 4}", "score": -0.5 - n % 4, "grade": int(n % 4 == n // 4 % 2)} for n in range(80)
     ]
     source = write_csv(tmp_path / "in.csv", rows)
     words = ("--truth", "grade", "--scores", "score", "--query-column", "query", "--ranking", "--cutoff", "3")
@@ -153,6 +153,7 @@ THRESHOLD = ("threshold", "-o", "{folder}/out.json", *SCORES, "--max-error", "0.
         ({"truth": ""}, "line 4: there is no true label in 'truth'"),
         ({"yes": "nan"}, "line 4: its 'yes', 'nan', is no number from 0 on"),
         ({"no": ""}, "line 4: its 'no', '', is no number from 0 on"),
+        ({"yes": "0", "no": "0.0"}, "line 4: one of its scores, yes, no, must be above 0"),
         ({"id": "1"}, "line 4: it has the texts of line 3: the same row twice proves no more"),
     ],
 )

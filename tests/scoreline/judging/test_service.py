@@ -218,4 +218,6 @@ def test_true_labels_are_looked_at_before_anything_is_scored(shared_up: Up, clie
     source = write_csv(tmp_path / "in.csv", [*ROWS[:-1], ROWS[-1] | {"truth": "maybe"}])
     outcome = judge("evaluate", source, "--truth", "truth", *TEXTS, SCORELINE_URL=shared_up.url)
     assert "line 41: its 'truth', 'maybe', is none of the labels yes, no" in said(outcome)
+    outcome = judge("evaluate", source, "--truth", "truth", *TEXTS[:-2], SCORELINE_URL=shared_up.url)
+    assert "prompt has one label only: give another --label" in said(outcome)
     assert len(list(client.jobs())) == before

@@ -7,10 +7,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from judgement.rankings import ranking_metrics
+from judgement.statistics import value_of
 from scoreline import frames
 from scoreline.client import Client, NotFound
 from scoreline.exit_codes import CommandError
@@ -18,6 +22,7 @@ from scoreline.templates import model_of
 from tests.api.models.listing import Listing, described
 from tests.api.serving import running_api
 from tests.api.tiny_model import make_classifier_directory, make_model_directory
+from tests.scoreline.judging.files import judge
 from tests.scoreline.running import Up, scoreline
 from tests.scoreline.runs.files import LABELS, execute, plan_of, read_csv, write_csv
 
@@ -34,7 +39,9 @@ def url(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with running_api(directory, f"sqlite:///{database}", folder) as (api, _):
         listing = Listing(api)
         others = described("turned", turned, aliases=["other"]), described("plain", make_model_directory(folder / "p"))
-        for listed in listing.put(*others):
+        one = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
+        reranker = make_classifier_directory(folder / "reranker", id2label={0: "relevant"}, **one)
+        for listed in listing.put(*others, described("reranker", reranker)):
             listing.work(listed)
         yield str(api.client.base_url)
         listing.close()
@@ -74,6 +81,36 @@ def test_the_classes_are_those_of_the_model_that_is_named(url: str, tmp_path: Pa
     assert [[float(row[name]) for name in NAMES[::-1]] for row in rows] == expected
     assert scored[[*NAMES[::-1]]].to_numpy().tolist() == expected
     assert judged.systems["prompt"]["accuracy"]["value"] == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "reranker"},
+        {"model": "plain", "labels": [" yes"]},
+        {"model": "plain", "labels": [" yes", " no"]},
+        {"model": "plain", "labels": [" no", " yes"], "template": "yes-no"},
+    ],
+)
+def test_rankings_are_by_the_first_label_whatever_its_scores_are(
+    options: dict[str, Any], url: str, tmp_path: Path
+) -> None:
+    items, grades = [row["item"] for row in ROWS], [n % 3 for n in range(len(ROWS))]
+    rows = [row | {"grade": grade} for row, grade in zip(ROWS, grades, strict=True)]
+    source, systems = write_csv(tmp_path / "in.csv", rows), tmp_path / "systems.toml"
+    entries = [f"{name.replace('labels', 'label')} = {json.dumps(value)}" for name, value in options.items()]
+    systems.write_text("\n".join(["[one]", *entries]))
+    words = ("--query-column", "query", "--item-column", "item", "--systems", systems, "--url", url)
+    outcome = judge("evaluate", source, "--truth", "grade", "--ranking", *words, "--json", tmp_path / "out.json")
+    assert outcome.returncode == 0, outcome.stderr
+    shares = len(options.get("labels", ())) > 1
+    with Client(url) as client:
+        first = [one[0] for one in client.score("This", items, **options, apply_softmax=shares).scores]
+    assert len(set(first)) == len(items)
+    expected, _ = ranking_metrics(first, grades, np.zeros(len(items), np.int64), 10)
+    (system,) = json.loads((tmp_path / "out.json").read_text())["systems"]
+    found = {name: figure["value"] for name, figure in system["metrics"].items()}
+    assert found == pytest.approx({name: value_of(one, 1) for name, one in expected.items()})
 
 
 def test_a_model_without_classes_has_a_label_mass_beside_others_with_classes(url: str, tmp_path: Path) -> None:
