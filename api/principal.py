@@ -47,6 +47,14 @@ async def find_principal(request: Request, callers: Callers, scopes: Iterable[st
     return principal
 
 
+async def check_again(request: Request, callers: Callers) -> None:
+    """Refuse a request that is about to be stored, if its key was revoked or its tenant suspended while its body came.
+
+    Raises RequestError INVALID_API_KEY, INSUFFICIENT_SCOPE, OVERLOADED, and StorageUnavailable.
+    """
+    require_scope(await callers.authenticator.authenticate(request.headers), Scope.SCORE)
+
+
 async def _principal(
     request: Request, callers: CallersOf, scopes: SecurityScopes, _: Annotated[object, Security(_BEARER)]
 ) -> Principal:

@@ -70,7 +70,8 @@ def purge_tenant(db: Database, tenant: str) -> Stored:
 def delete_tenant(db: Database, tenant: str, key_cache_seconds: float) -> Stored:
     """Revoke the keys of a tenant, purge it, and remove it with its keys and secrets.
 
-    key_cache_seconds: for how long API processes may still know its keys. What they accept until then is purged, too.
+    key_cache_seconds: for how long API processes may still know its keys. What they accept until then is purged, too:
+    they look at a key again just before they accept what it sends.
     Returns what was removed. Raises ValueError, StorageUnavailable.
     """
     if tenant == DEFAULT_TENANT:
@@ -79,7 +80,7 @@ def delete_tenant(db: Database, tenant: str, key_cache_seconds: float) -> Stored
     with db.write() as tx:
         revoke_keys(tx, api_keys.c.tenant == tenant)
     removed = purge_tenant(db, tenant)
-    time.sleep(key_cache_seconds)
+    time.sleep(2 * key_cache_seconds)  # until no key is known, and what was being accepted then is stored
     removed += count_stored(db, tenant)
     _remove_work(db, tenant)
     with db.write(slow=True) as tx:

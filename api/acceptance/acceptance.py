@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from api.acceptance.accepting import Acceptor
 from api.acceptance.ringing import Ringer
-from api.callers.admission import Admission
+from api.callers.admission import Admission, too_many_chunks
 from api.callers.compatibility import CompatibilityCheck
 from api.callers.storage_quota import StorageQuota
 from api.metrics import Metrics
@@ -62,10 +62,12 @@ class Acceptance:
         """Make the parts inside the event loop that uses them."""
         db, threads = store.database, store.threads
         quota = StorageQuota(db, reading.limits.max_stored_bytes_per_tenant)
+        too_many = too_many_chunks(db, reading.api)
 
         def make_door(card: ModelCard) -> Door:
             compatibility = CompatibilityCheck(db, card, db.settings.worker_fresh_seconds)
-            return Door(card, compatibility, Admission(db, threads, card, compatibility, reading.api, quota))
+            admission = Admission(db, threads, card, compatibility, reading.api, quota, too_many)
+            return Door(card, compatibility, admission)
 
         return cls(
             doors=Doors(make_door, reading),

@@ -65,9 +65,11 @@ class Admission:
         compatibility: CompatibilityCheck,
         settings: ApiSettings,
         storage_quota: StorageQuota,
+        too_many: ThrottledValue[bool],
     ) -> None:
+        """too_many: what :func:`too_many_chunks` returns, which the admissions of all models share."""
         self._database = database
-        self._card = card
+        self._model = card.name
         self._threads = threads
         self._compatibility = compatibility
         self._settings = settings
@@ -81,9 +83,7 @@ class Admission:
             GOOD_FOR_SECONDS,
             MAX_GOOD_FOR_SECONDS,
         )
-        self._too_many = ThrottledValue(
-            lambda: has_more_than(database, card, settings.max_waiting_chunks), GOOD_FOR_SECONDS, MAX_GOOD_FOR_SECONDS
-        )
+        self._too_many = too_many
 
     async def admit_call(self, submission: Submission, timeout: float) -> None:
         """Refuse a call that can probably not be scored within ``timeout`` seconds, or stored."""
@@ -190,8 +190,14 @@ class Admission:
     def _check_room(self, tenant: str) -> None:
         most = self._settings.max_waiting_chunks
         always = min(int(most * ALWAYS_SHARE), MOST_ALWAYS)
-        if self._too_many.get() and has_more_than(self._database, self._card, always, tenant):
+        if self._too_many.get() and has_more_than(self._database, always, (self._model, tenant)):
             raise _overloaded(f"more than {most} chunks wait already", RETRY_SECONDS[1])
+
+
+def too_many_chunks(database: Database, settings: ApiSettings) -> ThrottledValue[bool]:
+    """Return whether more chunks wait than may, of all models together."""
+    most = settings.max_waiting_chunks
+    return ThrottledValue(lambda: has_more_than(database, most), GOOD_FOR_SECONDS, MAX_GOOD_FOR_SECONDS)
 
 
 def _check_weights(submission: Submission, compatibility: Compatibility) -> None:

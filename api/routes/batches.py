@@ -14,7 +14,7 @@ from api.answers.files import show_list
 from api.answers.openapi import json_body
 from api.answers.presentation import json_response
 from api.answers.schemas.batch import Batch, BatchBody, BatchList, DeletedBatch
-from api.principal import WithReadScope, WithScoreScope
+from api.principal import WithReadScope, WithScoreScope, check_again
 from api.requests.batch import read_batch
 from api.requests.bodies.receiving import received_body
 from api.requests.headers.idempotency import REPLAYED, IdempotencyKey
@@ -75,6 +75,7 @@ async def create(
         wanted, warnings = await service.bodies.read(request, principal.tenant, read_batch, data, sender)
     limits = service.reading.limits
     no_room = await service.threads.sql_of(principal.tenant, service.acceptance.storage_quota.refusal, principal.tenant)
+    await check_again(request, service.callers)
     batch, is_replayed = await service.store.in_turn(
         principal.tenant,
         create_batch,

@@ -78,8 +78,7 @@ async def upload(
     It is a form with the fields `purpose` (`batch`) and `file`, and `expires_after[anchor]` (`created_at`) and
     `expires_after[seconds]` if it is to expire earlier than others.
     """
-    limits, quota = service.reading.limits, service.acceptance.storage_quota
-    file, is_replayed = await receive_file(request, service.store, limits, quota, principal.tenant, idempotency_key)
+    file, is_replayed = await receive_file(request, service, principal.tenant, idempotency_key)
     return json_response(show_file(file), headers=REPLAYED if is_replayed else {})
 
 

@@ -20,7 +20,7 @@ from api.answers.schemas.job_set import JobSetBody
 from api.answers.schemas.jobs import JobSet
 from api.budget import place_of
 from api.models.models import DroppedError
-from api.principal import WithReadScope, WithScoreScope
+from api.principal import WithReadScope, WithScoreScope, check_again
 from api.provenances import Shown
 from api.requests.bodies.receiving import received_body
 from api.requests.headers.cache_control import wants_computed
@@ -79,6 +79,7 @@ async def submit_set(
             read = await reading(refuses_dropped=True)
     # One after the other, since what the first one is admitted by mostly holds for all.
     admitted = [await _admitted(service, one) for one in read]
+    await check_again(request, service.callers)
     outcomes = await asyncio.gather(*(_outcome(service, one) for one in admitted))
     refused = [one for one in outcomes if isinstance(one, RequestError)]
     if len(refused) == len(outcomes) and all(STATUS[error.code] == 503 for error in refused):

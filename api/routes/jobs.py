@@ -27,7 +27,7 @@ from api.answers.presentation import (
 )
 from api.answers.schemas.jobs import DeletedJob, DryRun, Job, JobList, ScoreList
 from api.budget import Kind, place_of
-from api.principal import WithReadScope, WithScoreScope
+from api.principal import WithReadScope, WithScoreScope, check_again
 from api.provenances import Shown
 from api.request_id import BrokenOffError
 from api.requests.bodies.receiving import media_type, received_body
@@ -158,7 +158,9 @@ async def submit(
         submission = wanted.submission
         if wanted.dry_run:
             return json_response(show_dry_run(await dry_run(service.store, service.acceptance, submission)))
-        accepted = await service.acceptance.acceptor.accept(await admit_job(service, submission))
+        admitted = await admit_job(service, submission)
+        await check_again(request, service.callers)
+        accepted = await service.acceptance.acceptor.accept(admitted)
         job = await service.store.of(submission.tenant, get_job, accepted.job_id)
     headers = {"Location": job_path(accepted.job_id), "Retry-After": str(POLL_SECONDS)}
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))

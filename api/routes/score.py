@@ -21,6 +21,7 @@ from api.answers.error_responses import error_response
 from api.answers.presentation import ScoredJob, encode_scoring, expected_bytes, json_response
 from api.answers.reranking import encode_ranking
 from api.budget import place_of
+from api.principal import check_again
 from api.requests.bodies.receiving import received_body
 from api.requests.calls import read_call
 from api.requests.headers.idempotency import REPLAYED
@@ -128,6 +129,7 @@ async def _answer(request: Request, service: Service, call: Call) -> Response:
     # With an Idempotency-Key its client may come back for it.
     departure = departure_of(request) if submission.idempotency is None else None
     encode = await _encoder(service, call)  # before anything is stored: its model may have been changed just now
+    await check_again(request, service.callers)
     accepted = await service.acceptance.acceptor.accept(submission, departure)
     headers = REPLAYED if accepted.replayed else {}
     read: _Read | None = None

@@ -99,26 +99,26 @@ class Statistics:
     disabled_endpoints: int
 
 
-def has_more_than(db: Database, card: ModelCard, most: int, tenant: str | None = None) -> bool:
-    """Return whether more than ``most`` chunks wait for workers of this model and tokenizer, or are staged for them.
+def has_more_than(db: Database, most: int, own: tuple[str, str] | None = None) -> bool:
+    """Return whether more than ``most`` chunks wait for workers, of all models together, or are staged for them.
 
-    tenant: count those of this tenant alone.
+    own: a model and a tenant: count the tenant's chunks for this model alone, for whichever version of it.
 
     Reads up to ``most`` entries of an index, or none if the range of chunk ids shows that there are fewer chunks.
     Raises StorageUnavailable.
     """
     # Of the uploads that go on. While the chunks of a finished one are released, some of them count twice.
-    staged_chunks = select(func.sum(jobs.c.remaining_chunks)).where(
-        jobs.c.received_at.is_not(None), jobs.c.model == card.name
-    )
+    staged_chunks = select(func.sum(jobs.c.remaining_chunks)).where(jobs.c.received_at.is_not(None))
     # Two subqueries, because SQLite reads the whole index for a query with both.
     first, last = (select(end(chunks.c.id)).scalar_subquery() for end in (func.min, func.max))
-    model, tokenizer = chunks.c.model == card.name, chunks.c.tokenizer_fingerprint == card.work_key
-    waiting = select(chunks.c.id).where(WAITING, model, tokenizer).order_by(chunks.c.due_at, chunks.c.id)
-    if tenant is not None:
-        staged_chunks = staged_chunks.where(jobs.c.tenant == tenant)
-        order = chunks.c["interactive", "tokenizer_fingerprint", "due_at", "id"]  # that of an index
-        waiting = select(chunks.c.id).where(WAITING, model, tokenizer, chunks.c.tenant == tenant).order_by(*order)
+    # In the order of an index, so that PostgreSQL reads no other chunks.
+    waiting = select(chunks.c.id).where(WAITING).order_by(chunks.c.model)
+    if own is not None:
+        model, tenant = own
+        staged_chunks = staged_chunks.where(jobs.c.model == model, jobs.c.tenant == tenant)
+        order = chunks.c["interactive", "tokenizer_fingerprint", "due_at", "id"]
+        of_flow = (chunks.c.model == model, chunks.c.tenant == tenant)
+        waiting = select(chunks.c.id).where(WAITING, *of_flow).order_by(*order)
     with db.read(avoid_sort=True, slow=True) as tx:
         if (tx.scalar(select(last - first)) or 0) < most:
             return False

@@ -130,7 +130,8 @@ class Submission:
     def bytes_beside_tokens(self) -> int:
         """The bytes of what belongs to the job as a whole and may be long."""
         labels = 0 if self.item_labels is None else self.item_labels.nbytes
-        return labels + (0 if self.form is None else len(json.dumps(self.form)))
+        url = 0 if self.webhook is None else len(self.webhook.url)
+        return labels + url + sum(len(json.dumps(one)) for one in (self.form, dict(self.metadata)) if one)
 
     def bytes_of(self, chunks: Iterable[Chunk]) -> int:
         """Return the bytes that chunks of the job take once they are scored: those of their tokens and scores."""

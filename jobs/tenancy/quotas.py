@@ -124,14 +124,19 @@ def within_quota(db: Database, tenant: str, accept: Callable[[], T]) -> T:
 
 
 def recount(db: Database, tenant: str) -> float:
-    """Set a tenant's counter to its unfinished work. Returns 0, or the seconds until the next count is allowed."""
+    """Set a tenant's counter to its unfinished work. Returns 0, or the seconds until the next count is allowed.
+
+    Raises RequestError INVALID_API_KEY if the tenant was deleted meanwhile.
+    """
     with db.write(slow=True) as tx:
         # Transactions that have raised the counter lock the row until they end, so the count below sees their jobs.
         row = tx.execute(
             select(tenants.c.recount_at, NOW.label("now"))
             .where(tenants.c.name == tenant)
             .with_for_update(key_share=True)
-        ).one()
+        ).one_or_none()
+        if row is None:
+            raise RequestError(ErrorCode.INVALID_API_KEY, "the tenant of this API key was deleted")
         if row.recount_at > row.now:
             return float(row.recount_at - row.now)
         began = time.perf_counter()

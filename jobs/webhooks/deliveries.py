@@ -10,15 +10,16 @@ Order of locks: rows of deliveries, then the row of their endpoint. Nothing else
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, delete, insert, select, update
 
 from jobs.store.clock import NOW
 from jobs.store.database import Database, Transaction
 from jobs.store.identifiers import new_batch_id
+from jobs.webhooks.delivery_log import SHOWN_ATTEMPTS
 from jobs.webhooks.delivery_order import choose_deliveries, due_tenants
 from jobs.webhooks.endpoints import read_endpoint, record_failure, record_success
 from jobs.webhooks.tables import PENDING, DeliveryState, webhook_attempts, webhook_deliveries
@@ -93,19 +94,22 @@ def has_due(db: Database) -> bool:
         return bool(due_tenants(tx))
 
 
-def claim_deliveries(db: Database, count: int, *, per_host: int, lease_seconds: float) -> ClaimedDeliveries:
-    """Claim at most ``count`` due deliveries, in the order of :func:`jobs.webhooks.delivery_order.choose_deliveries`.
+def claim_deliveries(
+    db: Database, places: int, held: Mapping[str, int], *, per_host: int, lease_seconds: float
+) -> ClaimedDeliveries:
+    """Claim due deliveries, in the order of :func:`jobs.webhooks.delivery_order.choose_deliveries`.
 
     Deliveries to a disabled endpoint are skipped, unless their owner asked for redelivery.
 
-    per_host: how many deliveries to one host may be claimed at once, over all processes; two simultaneous claims may
-    exceed it by what one of them takes. lease_seconds: after this the claim is void.
+    places: how many deliveries this process sends at once. held: how many of each tenant it is sending now. per_host:
+    how many deliveries to one host may be claimed at once, over all processes; two simultaneous claims may exceed it by
+    what one of them takes. lease_seconds: after this the claim is void.
     """
     skipped = 0
     for _ in range(MAX_SKIPPING_ROUNDS):
         # A crash of the database may undo the claim. Then no row has its id, and the delivery is claimed again.
         with db.write(durable=False) as tx:
-            chosen = choose_deliveries(tx, count, per_host)
+            chosen = choose_deliveries(tx, places, held, per_host)
             _store_lost_attempts(tx, [row for row in chosen if row.claim_id is not None], lease_seconds)
             sent = [row for row in chosen if not _skip_if_disabled(tx, row)]
             claimed = _claim_rows(tx, sent, lease_seconds) if sent else []
@@ -240,3 +244,6 @@ def _store_attempt(tx: Transaction, claimed: ClaimedDelivery, attempt: Attempt, 
             response=attempt.response.replace("\0", "\N{REPLACEMENT CHARACTER}"),
         )
     )
+    if claimed.attempt > SHOWN_ATTEMPTS:  # Its owner may have it sent again without end.
+        old = webhook_attempts.c.number <= claimed.attempt - SHOWN_ATTEMPTS
+        tx.execute(delete(webhook_attempts).where(webhook_attempts.c.delivery_id == claimed.id, old))

@@ -15,7 +15,7 @@ from jobs.webhooks.endpoints import Endpoint, read_endpoint
 from jobs.webhooks.tables import DeliveryState, webhook_attempts, webhook_deliveries
 from scoring.error_codes import ErrorCode, RequestError
 
-SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones
+SHOWN_ATTEMPTS = 50  # of a delivery, the latest ones; no more are kept
 
 
 @dataclass(frozen=True, slots=True)

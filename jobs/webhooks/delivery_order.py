@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Row, func, literal, select
@@ -20,20 +21,24 @@ SCAN_LIMIT = 200
 """How many of a tenant's due deliveries are looked at, the longest due first; and how many hosts after that."""
 
 
-def choose_deliveries(tx: Transaction, count: int, per_host: int) -> list[Row[Any]]:
-    """Return at most ``count`` due deliveries, locked. Rows that other transactions have locked are left out.
+def choose_deliveries(tx: Transaction, places: int, held: Mapping[str, int], per_host: int) -> list[Row[Any]]:
+    """Return due deliveries for the free places of a process, locked. Rows that others have locked are left out.
 
-    Each place goes to the tenant with the fewest claimed deliveries, and among its hosts to the one with the fewest. So
-    a tenant with many deliveries, many hosts or slow hosts does not delay other tenants. per_host: how many deliveries
-    to one host may be claimed at once.
+    Each place goes to the tenant with the fewest claimed deliveries, and among its hosts to the one with the fewest. A
+    tenant gets half of the places that the others leave, and one at least. So a tenant with many deliveries, many hosts
+    or slow hosts does not delay other tenants. held: how many places each tenant has already. per_host: how many
+    deliveries to one host may be claimed at once.
     """
     of_tenant, of_host = _under_way(tx)
     waiting = [(of_tenant[tenant], place, tenant) for place, tenant in enumerate(due_tenants(tx))]
     heapq.heapify(waiting)
     due: dict[str, Counter[str]] = {}
     wanted: Counter[tuple[str, str]] = Counter()
-    while waiting and wanted.total() < count:
+    sent_by = Counter(held)
+    while waiting and sent_by.total() < places:
         under_way, place, tenant = heapq.heappop(waiting)
+        if sent_by[tenant] >= max(1, (places - sent_by.total() + sent_by[tenant]) // 2):
+            continue
         if tenant not in due:
             due[tenant] = _due_hosts(tx, tenant, per_host)
         hosts = [host for host, left in due[tenant].items() if left and of_host[host] < per_host]
@@ -42,6 +47,7 @@ def choose_deliveries(tx: Transaction, count: int, per_host: int) -> list[Row[An
             due[tenant][host] -= 1
             of_host[host] += 1
             wanted[tenant, host] += 1
+            sent_by[tenant] += 1
             heapq.heappush(waiting, (under_way + 1, place, tenant))
     return [row for (tenant, host), limit in wanted.items() for row in _due(tx, tenant, host, limit)]
 

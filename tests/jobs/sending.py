@@ -30,9 +30,9 @@ def ended(store: Database, webhook: Webhook | None = HOOK) -> str:
     return submit(store, chunks=0, webhook=webhook)
 
 
-def due(store: Database, count: int = 100, per_host: int = 100) -> list[ClaimedDelivery]:
-    """Claim what is due."""
-    return claim_deliveries(store, count, per_host=per_host, lease_seconds=LEASE).deliveries
+def due(store: Database, places: int = 100, per_host: int = 100, **held: int) -> list[ClaimedDelivery]:
+    """Claim what is due. held: the places that tenants have already."""
+    return claim_deliveries(store, places, held, per_host=per_host, lease_seconds=LEASE).deliveries
 
 
 def one(store: Database) -> ClaimedDelivery:

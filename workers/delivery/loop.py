@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -81,7 +82,7 @@ class DeliveryLoop:
         self._tracer = tracer
         self._changed = threading.Event()
         self._counting = threading.Lock()
-        self._under_way = 0
+        self._under_way: Counter[str] = Counter()  # by tenant
         self.stopping = threading.Event()
 
     def stop(self) -> None:
@@ -98,19 +99,22 @@ class DeliveryLoop:
                 claimed = self._claim()
                 for delivery in claimed:
                     with self._counting:
-                        self._under_way += 1
+                        self._under_way[delivery.tenant] += 1
                     threads.submit(self._deliver, delivery, claimed_at + self._lease_seconds)
                 if not claimed:
                     self._changed.wait(self._settings.delivery_poll_seconds)
 
     def _claim(self) -> list[ClaimedDelivery]:
-        free = self._settings.delivery_concurrency - self._under_way
+        places = self._settings.delivery_concurrency
+        with self._counting:
+            held = +self._under_way
         claimed = ClaimedDeliveries([], 0)
         with suppress(StorageUnavailable):
-            if free > 0 and has_due(self._database):
+            if held.total() < places and has_due(self._database):
                 claimed = claim_deliveries(
                     self._database,
-                    free,
+                    places,
+                    held,
                     per_host=self._settings.delivery_host_concurrency,
                     lease_seconds=self._lease_seconds,
                 )
@@ -153,7 +157,7 @@ class DeliveryLoop:
             log.exception("a failed attempt could not be stored", delivery_id=delivery.id, host=delivery.host)
         finally:
             with self._counting:
-                self._under_way -= 1
+                self._under_way[delivery.tenant] -= 1
             self._changed.set()
 
     def _send_and_record(self, delivery: ClaimedDelivery, lease_until: float, span: Span | None) -> None:

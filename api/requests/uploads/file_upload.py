@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from api.callers.storage_quota import StorageQuota
+from api.principal import check_again
 from api.requests.bodies.receiving import declared_length
 from api.requests.uploads.file_form import FORM_BYTES, FileForm, too_large
 from api.requests.uploads.upload_body import UploadBody
-from api.store import Store
+from api.service import Service
 from jobs.files.reading import FileRecord, get_file
 from jobs.files.receiving import (
     EarlierFile,
@@ -44,36 +47,42 @@ MAX_BOUNDARY = 200
 log = structlog.stdlib.get_logger("api.files")
 
 
-async def receive_file(
-    request: Request, store: Store, limits: LimitSettings, quota: StorageQuota, tenant: str, key: str | None
-) -> tuple[FileRecord, bool]:
+async def receive_file(request: Request, service: Service, tenant: str, key: str | None) -> tuple[FileRecord, bool]:
     """Receive a file. Returns it, and whether an earlier request with the same Idempotency-Key had made it.
 
     Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
     """
+    limits = service.reading.limits
     _check_length(request, limits)
     boundary = _boundary(request.headers.get("content-type", ""))
-    body = UploadBody(request, limits, store.database.settings.upload_timeout_seconds)
-    return await _Receiver(store, limits, quota, tenant, key, boundary).receive(body)
+    body = UploadBody(request, limits, service.store.database.settings.upload_timeout_seconds)
+    check_caller = partial(check_again, request, service.callers)
+    return await _Receiver(service, check_caller, tenant, key, boundary).receive(body)
 
 
 class _Receiver:
     """Receives one file."""
 
     def __init__(
-        self, store: Store, limits: LimitSettings, quota: StorageQuota, tenant: str, key: str | None, boundary: bytes
+        self,
+        service: Service,
+        check_caller: Callable[[], Awaitable[None]],
+        tenant: str,
+        key: str | None,
+        boundary: bytes,
     ) -> None:
-        self._store = store
-        self._most_files = limits.max_files_per_tenant
-        self._quota = quota
+        self._store = service.store
+        self._check_caller = check_caller
+        self._most_files = service.reading.limits.max_files_per_tenant
+        self._quota = service.acceptance.storage_quota
         self._tenant = tenant
         self._key = key
-        self._form = FileForm(boundary, limits)
+        self._form = FileForm(boundary, service.reading.limits)
         self._file: ReceivedFile | None = None
         self._earlier: EarlierFile | None = None
         self._content = bytearray()  # not staged yet
         self._lines = 0
-        self._heartbeat_seconds = store.database.settings.upload_timeout_seconds / HEARTBEATS
+        self._heartbeat_seconds = service.store.database.settings.upload_timeout_seconds / HEARTBEATS
         self._staged_at = time.monotonic()
 
     async def receive(self, body: UploadBody) -> tuple[FileRecord, bool]:
@@ -110,6 +119,7 @@ class _Receiver:
 
     async def _take(self, content: bytes, lines: int) -> None:
         if self._file is None and self._earlier is None and self._form.filename is not None:
+            await self._check_caller()
             begun = await self._store.of(self._tenant, begin_file, self._most_files, self._key)
             if isinstance(begun, EarlierFile):
                 self._earlier = begun
@@ -128,6 +138,7 @@ class _Receiver:
         self._staged_at = time.monotonic()
         if self._file is None:
             return
+        await self._check_caller()
         content, lines = bytes(self._content), self._lines
         self._content.clear()
         self._lines = 0

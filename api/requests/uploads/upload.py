@@ -8,14 +8,16 @@ way leaves no job behind.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import structlog
 from starlette.requests import Request
 
 from api.callers.admission import Admission
 from api.callers.storage_quota import check_stored_bytes
+from api.principal import check_again
 from api.requests.bodies.receiving import check_declared_length, content_encoding
 from api.requests.sender import Sender
 from api.requests.uploads.upload_body import UploadBody
@@ -50,14 +52,17 @@ async def receive_upload(request: Request, service: Service, sender: Sender) -> 
     check_declared_length(request, service.reading.limits, "max_upload_bytes")
     reader = UploadReader(service.reading, sender, encoding=content_encoding(request))
     body = UploadBody(request, service.reading.limits, service.store.database.settings.upload_timeout_seconds)
-    return await _Receiver(service, sender, reader).receive(body)
+    return await _Receiver(service, sender, reader, partial(check_again, request, service.callers)).receive(body)
 
 
 class _Receiver:
     """Receives one upload and stores it."""
 
-    def __init__(self, service: Service, sender: Sender, reader: UploadReader) -> None:
+    def __init__(
+        self, service: Service, sender: Sender, reader: UploadReader, check_caller: Callable[[], Awaitable[None]]
+    ) -> None:
         self._service = service
+        self._check_caller = check_caller
         self._tenant = sender.principal.tenant
         self._key = sender.idempotency_key
         self._reader = reader
@@ -108,6 +113,7 @@ class _Receiver:
     async def _begin(self) -> None:
         assert self._reader.submission is not None
         submission = replace(self._reader.submission, traceparent=current_traceparent())
+        await self._check_caller()
         begun = await self._service.threads.sql_of(self._tenant, _begin_upload, self._service, submission, self._key)
         if isinstance(begun, EarlierUpload):
             # The job exists already. Of this body only the hash is needed, which must be that of the earlier body.
@@ -121,6 +127,7 @@ class _Receiver:
         self._staged_at = time.monotonic()
         chunks, self._chunks, self._tokens = self._chunks, [], 0
         if self._upload is not None:
+            await self._check_caller()
             first = self._admission is None
             # The model may get another version meanwhile: the upload goes on for the version that it began with.
             admission = self._admission or self._service.acceptance.doors.of(self._upload.submission).admission
@@ -146,6 +153,7 @@ class _Receiver:
         if self._chunks:
             await self._stage()
         assert self._upload is not None
+        await self._check_caller()
         await self._service.store.in_turn(self._tenant, accept_upload, self._upload, body_hash)
         return Accepted(self._upload.job_id, replayed=False)
 

@@ -17,6 +17,7 @@ from api.reading import model_not_found
 from api.requests.artefacts import artefacts_for
 from api.service import Service, ServiceOf
 from checkpoints.adapter_folder import SEPARATOR, AdapterFolder
+from jobs.tenancy.tenants import Tenant
 from judgement.folder import ArtefactFolder
 from scoring.error_codes import ErrorCode
 
@@ -29,7 +30,7 @@ async def list_models(service: ServiceOf, principal: WithReadScope) -> Response:
 
     Without live workers a model still takes jobs; they wait.
     """
-    entries = [one for one in service.reading.models.catalogue.entries if principal.policy.may_use(one.card.name)]
+    entries = usable(service, principal.policy)
 
     def listed() -> dict[str, Any]:
         shown = [one for entry in entries for one in _with_adapters(service, entry)]
@@ -56,6 +57,11 @@ async def retrieve_model(model_id: str, service: ServiceOf, principal: WithReadS
         raise model_not_found(name)
     found = entry
     return json_response(await service.threads.sql_of(principal.tenant, lambda: _with(service, found, adapter)))
+
+
+def usable(service: Service, tenant: Tenant) -> list[Entry]:
+    """Return the models that a tenant may name, the default first."""
+    return [one for one in service.reading.models.catalogue.entries if tenant.may_use(one.card.name)]
 
 
 def _with_adapters(service: Service, entry: Entry) -> list[dict[str, Any]]:

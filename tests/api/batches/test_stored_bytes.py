@@ -67,6 +67,8 @@ def test_a_job_that_would_store_too_much_is_refused_and_its_dry_run_says_what_it
     assert refusal(refused) == (429, "quota_exceeded")
     assert refused.headers["x-should-retry"] == "false"
     assert int(refused.headers["retry-after"]) > 0
+    noted = LARGE | {"dry_run": True, "metadata": {f"{n}": "\N{SNOWMAN}" * 500 for n in range(16)}}
+    assert api.client.post("/v1/jobs", json=noted).json()["stored_bytes"] > dry_run["stored_bytes"] + 16 * 500 * 6
     assert 'scoreline_refused_requests_total{limit="max_stored_bytes_per_tenant"}' in api.client.get("/metrics").text
     assert api.client.post("/v1/jobs", json=LARGE, headers=key).json()["id"] == job["id"], "it is stored already"
     [waits] = api.client.post("/v1/jobs", json=LARGE | {"dry_run": True}).json()["waits_for"]

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import event, text
 
 from api.callers import admission
-from api.callers.admission import JITTER, MAX_GOOD_FOR_SECONDS, RETRY_SECONDS, Admission
+from api.callers.admission import JITTER, MAX_GOOD_FOR_SECONDS, RETRY_SECONDS, Admission, too_many_chunks
 from api.callers.compatibility import CompatibilityCheck
 from api.threads import Threads
 from jobs.queue.statistics import count_waiting
@@ -287,6 +287,7 @@ def test_many_requests_share_one_count_of_the_waiting_work(queue: Queue) -> None
         service.acceptance.doors.default.compatibility,
         service.reading.api,
         service.acceptance.storage_quota,
+        too_many_chunks(queue.database, service.reading.api),
     )
     nothing = submission(chunks=0)
     for _ in range(50):
@@ -309,6 +310,7 @@ def test_no_call_waits_for_a_count_that_is_due(queue: Queue, monkeypatch: pytest
             service.acceptance.doors.default.compatibility,
             service.reading.api,
             service.acceptance.storage_quota,
+            too_many_chunks(queue.database, service.reading.api),
         )
         admission._check_call(nothing, timeout=1.0)
         free, looked_up = asyncio.Event(), threads.sql

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,18 @@ import pytest
 
 from api import background
 from api.callers import authentication
+from jobs.files.tables import files
 from jobs.store.database import Database
+from jobs.store.identifiers import new_file_id
 from jobs.tenancy.keys import Scope, create_key, find_key, list_keys, revoke_key
 from jobs.tenancy.tenants import suspend_tenant
 from settings.store import StoreSettings
 from tests.api.callers.guarded import Guarded, send
+from tests.api.every_route import BODY
+from tests.api.requests.raw_requests import JSON, begin
+from tests.api.requests.test_bodies import FORM
+from tests.api.requests.uploads.uploading import LINES, rows_of
+from tests.api.requests.uploads.uploading import body as lines
 from tests.api.serving import DEADLINE_SECONDS, KEY, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.services import PostgresServer
@@ -60,6 +68,37 @@ def test_a_revoked_key_stops_working_within_its_time_in_the_cache(
         assert revoke_key(store, list_keys(store)[0].id)
         store.close()
         eventually(lambda: send(api, f"Bearer {key}").status_code == 401, "the key is refused")
+
+
+def test_a_key_that_is_revoked_while_a_body_comes_stores_nothing(
+    model: TinyModel, sqlite_url: str, tmp_path: Path
+) -> None:
+    batch = {"input_file_id": new_file_id(), "endpoint": "/v1/score", "completion_window": "24h"}
+    requests = [
+        ("/v1/jobs", JSON, json.dumps(BODY).encode()),
+        ("/v1/jobs/sets", JSON, json.dumps({"jobs": [BODY]}).encode()),
+        ("/v1/score", JSON, json.dumps(BODY).encode()),
+        ("/v1/batches", JSON, json.dumps(batch).encode()),
+        ("/v1/jobs", LINES, lines(["a", "b"])),
+        ("/v1/files", {"Content-Type": "multipart/form-data; boundary=x"}, FORM),
+    ]
+    with running_api(model.directory, sqlite_url, tmp_path, host="0.0.0.0", key_cache_seconds=0.2) as (api, _):
+        key = _make_key(sqlite_url)
+        with ExitStack() as stack:
+            begun = [
+                stack.enter_context(
+                    closing(begin(api, f"POST {path}", {**kind, "Content-Length": str(len(sent))}, sent[:-3], key))
+                )
+                for path, kind, sent in requests
+            ]
+            with closing(Database.open(api.store)) as store:
+                eventually(lambda: rows_of(api) + rows_of(api, files) == 2, "the uploads are being stored")
+                revoke_key(store, list_keys(store)[0].id)
+            eventually(lambda: send(api, f"Bearer {key}").status_code == 401, "the key is refused")
+            for one, (path, _, sent) in zip(begun, requests, strict=True):
+                one.send(sent[-3:])
+                assert one.answer().code == "invalid_api_key", path
+        assert (rows_of(api), rows_of(api, files)) == (0, 0)
 
 
 def test_a_suspended_tenant_is_refused_until_it_is_resumed(model: TinyModel, store_url: str, tmp_path: Path) -> None:

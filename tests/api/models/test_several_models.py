@@ -230,6 +230,30 @@ def test_a_tenant_sees_and_names_the_models_that_it_may_use(listing: Listing, fr
     assert client.post("/v1/tokenize", json={"text": "a", "model": "tiny"}).status_code == 404
 
 
+def test_the_overview_shows_what_waits_for_all_models_that_its_caller_may_use(
+    listing: Listing, french: TinyModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.callers.admission.GOOD_FOR_SECONDS", 0.0)
+    monkeypatch.setattr("api.callers.admission.MAX_GOOD_FOR_SECONDS", 0.0)
+    listing.put(described("french", french.directory, context_length=64))
+
+    def overview(tenant: str, models: list[str]) -> Json:
+        create_tenant(listing.database, tenant, models=models)
+        key = create_key(listing.database, tenant, "of the test", list(Scope))[0]
+        with listing.api.client_with(key) as client:
+            for name in models[:1]:
+                assert client.post("/v1/jobs", json={**BODY, "model": name}).status_code == 202
+            found: Json = client.get("/v1/overview").json()
+            return found
+
+    of_one, of_both = overview("acme", ["french"]), overview("bolt", ["french", "tiny"])
+    assert (of_one["model"], of_one["max_model_len"], of_one["workers"]) == ("french", 64, [])
+    assert (of_both["model"], len(of_both["workers"])) == ("tiny", 1)
+    for found in (of_one, of_both):
+        assert (found["waiting"]["chunks"], found["waiting"]["estimated_seconds"]) == (1, None)
+    assert overview("cold", [])["error"]["code"] == "model_not_found"
+
+
 def test_models_make_room_for_each_other(model: TinyModel, tmp_path: Path, sqlite_url: str) -> None:
     """With memory for one tokenizer beside the default, each request finds its own model all the same."""
     with running_api(model.directory, sqlite_url, tmp_path, models_bytes=1) as (api, _):

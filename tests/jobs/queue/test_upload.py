@@ -352,11 +352,21 @@ def test_reading_a_page_far_into_a_job_reads_no_chunk_before_it(store: Database)
 def test_staged_chunks_count_among_those_that_wait(store: Database) -> None:
     submit(store)
     upload = begin(store)
-    assert not has_more_than(store, CARD, 1)
+    assert not has_more_than(store, 1)
     stage(store, upload, parts(3).chunks)
-    assert has_more_than(store, CARD, 3)
-    assert not has_more_than(store, CARD, 4)
-    assert has_more_than(store, CARD, 0)
+    assert has_more_than(store, 3)
+    assert not has_more_than(store, 4)
+    assert has_more_than(store, 0)
     accept_upload(store, upload, "hash")
-    assert has_more_than(store, CARD, 3)
-    assert not has_more_than(store, CARD, 4)
+    assert has_more_than(store, 3)
+    assert not has_more_than(store, 4)
+
+
+def test_chunks_of_all_models_and_versions_count_among_those_that_wait(store: Database) -> None:
+    for model, work_key in (("tiny", CARD.work_key), ("tiny", "of the version before"), ("another", CARD.work_key)):
+        submit(store, model=model, work_key=work_key)
+    submit(store, tenant="acme")
+    assert has_more_than(store, 3)
+    assert not has_more_than(store, 4)
+    assert has_more_than(store, 1, ("tiny", "default"))
+    assert not has_more_than(store, 2, ("tiny", "default"))

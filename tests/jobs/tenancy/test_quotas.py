@@ -366,3 +366,9 @@ def test_counting_waits_for_an_accept_that_is_under_way(postgres_store: Database
             wait_until(counting_waits, "the count waits")
         assert counted_anew.result() == 0.0
     assert counted(postgres_store) == unfinished(postgres_store) == 2 * CHUNK
+
+
+def test_work_of_a_tenant_that_was_deleted_meanwhile_is_refused_like_its_keys(store: Database) -> None:
+    with pytest.raises(RequestError) as refused:
+        accept(store, submission(tenant="gone", quota=1_000))
+    assert refused.value.code is ErrorCode.INVALID_API_KEY

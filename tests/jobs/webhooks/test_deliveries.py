@@ -20,6 +20,7 @@ from jobs.queue.upload import abort_upload, accept_upload, begin_upload
 from jobs.store.database import Database
 from jobs.store.records import JobStatus, Origin
 from jobs.store.webhook_events import Event
+from jobs.webhooks import deliveries
 from jobs.webhooks.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, claim_deliveries, give_back, has_due
 from jobs.webhooks.delivery_log import list_deliveries, redeliver
 from jobs.webhooks.tables import DeliveryState
@@ -186,6 +187,18 @@ def test_a_redelivery_is_sent_again_and_its_success_enables_the_endpoint(
     assert settle(timed_store, one(timed_store), REFUSED) is DeliveryState.PENDING
 
 
+def test_the_latest_attempts_of_a_delivery_are_kept(timed_store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "SHOWN_ATTEMPTS", 2)
+    job_id, other = ended(timed_store), ended(timed_store)
+    for claimed in due(timed_store):
+        settle(timed_store, claimed, OK)
+    for _ in range(2):
+        redeliver(timed_store, "default", job_id, of(timed_store, job_id).id)
+        settle(timed_store, one(timed_store), OK)
+    assert [attempt.number for attempt in of(timed_store, job_id).attempts] == [2, 3]
+    assert [attempt.number for attempt in of(timed_store, other).attempts] == [1]
+
+
 def test_redelivery_does_not_disturb_an_attempt_under_way(timed_store: Database) -> None:
     job_id = ended(timed_store)
     claimed = one(timed_store)
@@ -251,7 +264,7 @@ def test_a_claim_records_skipped_deliveries_and_lost_attempts(timed_store: Datab
     claimed = {delivery.job_id: delivery for delivery in due(timed_store)}
     settle(timed_store, claimed[failed], Attempt("status", 0.1, status=410))
     clock.turn(LEASE + 1)
-    assert claim_deliveries(timed_store, 9, per_host=9, lease_seconds=LEASE) == ([], 1)
+    assert claim_deliveries(timed_store, 9, {}, per_host=9, lease_seconds=LEASE) == ([], 1)
     record = of(timed_store, lost)
     assert record.state is DeliveryState.SKIPPED
     assert [attempt.reason for attempt in record.attempts] == ["lost"]

@@ -49,16 +49,16 @@ def test_deliveries_to_one_host_are_limited_and_do_not_hide_other_hosts(
         ended(timed_store, hook("slow.example"))
     clock.turn(1)
     ended(timed_store, hook("quick.example"))
-    assert sorted(delivery.host for delivery in due(timed_store, count=3, per_host=2)) == [
+    assert sorted(delivery.host for delivery in due(timed_store, places=6, per_host=2)) == [
         "quick.example",
         "slow.example",
         "slow.example",
     ]
     ended(timed_store, hook("quick.example"))
-    assert [delivery.host for delivery in due(timed_store, count=10, per_host=2)] == ["quick.example"]
+    assert [delivery.host for delivery in due(timed_store, places=10, per_host=2)] == ["quick.example"]
     # Whose senders were lost is not under way any more.
     clock.turn(LEASE + 1)
-    assert [delivery.host for delivery in due(timed_store, count=4, per_host=2)].count("slow.example") == 2
+    assert [delivery.host for delivery in due(timed_store, places=8, per_host=2)].count("slow.example") == 2
 
 
 def test_deliveries_that_wait_for_their_next_attempt_are_not_claimed(timed_store: Database, clock: HandClock) -> None:
@@ -72,34 +72,43 @@ def test_deliveries_that_wait_for_their_next_attempt_are_not_claimed(timed_store
 def test_the_host_with_the_fewest_claimed_deliveries_comes_first(timed_store: Database, clock: HandClock) -> None:
     for _ in range(3):
         ended(timed_store, hook("slow.example"))
-    assert len(due(timed_store, count=1)) == 1
+    assert len(due(timed_store, places=1)) == 1
     clock.turn(1)
     ended(timed_store, hook("quick.example"))
-    assert [delivery.host for delivery in due(timed_store, count=1)] == ["quick.example"]
+    assert [delivery.host for delivery in due(timed_store, places=1)] == ["quick.example"]
 
 
 def test_a_tenant_with_many_hosts_does_not_delay_others(timed_store: Database, clock: HandClock) -> None:
     pile_up(timed_store, "many", (f"r{n}.example" for n in range(1_000)))
     clock.turn(1)
     pile_up(timed_store, "single", ["hooks.example"])
-    assert sorted(delivery.tenant for delivery in due(timed_store, count=3)) == ["many", "many", "single"]
+    assert sorted(delivery.tenant for delivery in due(timed_store, places=5)) == ["many", "many", "single"]
     clock.turn(1)
     pile_up(timed_store, "single", ["hooks.example"])
-    assert [delivery.tenant for delivery in due(timed_store, count=1)] == ["single"], "the other has two under way"
-    assert len(due(timed_store, count=2_000)) <= 2 * SCAN_LIMIT, "a look goes no further"
+    assert [delivery.tenant for delivery in due(timed_store, places=1)] == ["single"], "the other has two under way"
+    assert len(due(timed_store, places=2_000)) <= 2 * SCAN_LIMIT, "a look goes no further"
+
+
+def test_a_tenant_gets_half_of_the_places_that_the_others_leave(timed_store: Database, clock: HandClock) -> None:
+    pile_up(timed_store, "many", (f"r{n}.example" for n in range(40)))
+    assert len(due(timed_store, places=8)) == 4
+    assert due(timed_store, places=8, many=4) == [], "not with the next look either"
+    clock.turn(1)
+    pile_up(timed_store, "single", (f"s{n}.example" for n in range(40)))
+    assert [delivery.tenant for delivery in due(timed_store, places=8, many=4)] == ["single", "single"]
 
 
 def test_among_equal_tenants_the_longest_due_comes_first(timed_store: Database, clock: HandClock) -> None:
     for tenant in ("b", "c", "a"):
         pile_up(timed_store, tenant, ["hooks.example"])
         clock.turn(1)
-    assert [due(timed_store, count=1)[0].tenant for _ in range(3)] == ["b", "c", "a"]
+    assert [due(timed_store, places=1)[0].tenant for _ in range(3)] == ["b", "c", "a"]
 
 
 def test_turns_that_a_tenant_can_not_use_go_to_the_others(timed_store: Database) -> None:
     pile_up(timed_store, "few", ["hooks.example"])
     pile_up(timed_store, "many", ["other.example"] * 5)
-    assert sorted(delivery.tenant for delivery in due(timed_store, count=4)) == ["few", "many", "many", "many"]
+    assert sorted(delivery.tenant for delivery in due(timed_store, places=7)) == ["few", "many", "many", "many"]
 
 
 def test_tenants_take_turns_at_a_host_they_share(timed_store: Database, clock: HandClock) -> None:
@@ -127,4 +136,4 @@ def test_a_host_with_nothing_due_takes_no_place_beside_many_deliveries(timed_sto
     pile_up(timed_store, "default", ["slow.example"] * SCAN_LIMIT)
     clock.turn(1)
     pile_up(timed_store, "default", ["next.example"])
-    assert sorted(delivery.host for delivery in due(timed_store, count=2)) == ["next.example", "slow.example"]
+    assert sorted(delivery.host for delivery in due(timed_store, places=4)) == ["next.example", "slow.example"]

@@ -41,6 +41,21 @@ class FaultySender:
         return self._first.pop(0)() if self._first else Sent(204, None, "", 0.1)
 
 
+class SlowSender(FaultySender):
+    """Delivers nothing of the tenant ``slow`` before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+        self.waiting = 0
+
+    def send(self, url: str, headers: dict[str, str], body: bytes, owner: str = "") -> SendResult:
+        if owner == "slow":
+            self.waiting += 1
+            self.goes_on.wait(20)
+        return super().send(url, headers, body, owner)
+
+
 class CountedMetrics(DeliveryMetrics):
     """Also keeps what is counted."""
 
@@ -67,9 +82,13 @@ def database(sqlite_url: str) -> Iterator[Database]:
 
 @contextmanager
 def delivering_with(
-    database: Database, sender: FaultySender, attempt_seconds: float = 5.0, tracer: RecordingTracer | None = None
+    database: Database,
+    sender: FaultySender,
+    attempt_seconds: float = 5.0,
+    tracer: RecordingTracer | None = None,
+    places: int = 32,
 ) -> Iterator[CountedMetrics]:
-    settings = DeliverySettings(delivery_poll_seconds=0.02, webhook_retry_seconds=(0.1,))
+    settings = DeliverySettings(delivery_poll_seconds=0.02, webhook_retry_seconds=(0.1,), delivery_concurrency=places)
     metrics = CountedMetrics()
     loop = DeliveryLoop(database, sender, settings, attempt_seconds, metrics, tracer)
     thread = threading.Thread(target=loop.run)
@@ -120,6 +139,20 @@ def test_an_exception_of_the_sender_counts_as_a_failed_attempt(
     assert record.state is DeliveryState.FAILED, "after the last attempt of its schedule"
     assert [attempt.reason for attempt in record.attempts] == ["internal", "internal"]
     assert metrics.outcomes == ["internal", "internal"]
+
+
+def test_slow_receivers_of_a_tenant_leave_places_to_others(database: Database) -> None:
+    for host in (f"r{n}.example" for n in range(9)):
+        accept(database, submission(chunks=0, webhook=Webhook(f"https://{host}/", host), tenant="slow"))
+    sender = SlowSender()
+    with delivering_with(database, sender, places=4) as metrics:
+        try:
+            wait_until(lambda: sender.waiting == 2, "the slow ones take their places", 5)
+            wait_until(ended(database, submitted(database)), "another tenant's is delivered", 5)
+            assert sender.waiting == 2
+        finally:
+            sender.goes_on.set()
+        wait_until(lambda: len(metrics.outcomes) == 10, "all are delivered", 20)
 
 
 def test_a_busy_sender_does_not_count_as_an_attempt(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
