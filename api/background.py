@@ -20,7 +20,7 @@ from bell.interfaces import EndedJobsListener, tell
 from jobs.invariant_watch import Watch
 from jobs.outages import LATER_SCHEMA
 from jobs.queue.read import statuses
-from jobs.queue.sweep import sweep
+from jobs.queue.sweep import AGAIN_SECONDS, sweep
 from jobs.store.database import StorageUnavailable
 from jobs.store.records import JobStatus, Swept
 from jobs.tenancy.keys import LAST_USED_RESOLUTION_SECONDS
@@ -122,7 +122,7 @@ async def _sweep(service: Service, watch: Watch) -> None:
     while True:
         # The jitter keeps processes that started together from sweeping at the same time.
         pause = service.store.database.settings.sweep_seconds * random.uniform(0.75, 1.25)
-        await asyncio.sleep(0.0 if more else pause)
+        await asyncio.sleep(AGAIN_SECONDS if more else pause)
         more = False
         try:
             swept = await service.threads.sql(sweep, service.store.database)

@@ -22,7 +22,7 @@ from jobs.tenancy.changes import Action, record_change
 from jobs.tenancy.keys import revoke_keys
 from jobs.tenancy.ownership import VISIBLE, owned
 from jobs.tenancy.tenants import DEFAULT_TENANT, find_tenant, no_such_tenant, suspend_tenant
-from jobs.webhooks.tables import webhook_deliveries, webhook_endpoints, webhook_secrets
+from jobs.webhooks.tables import PENDING, DeliveryState, webhook_deliveries, webhook_endpoints, webhook_secrets
 from scoring.error_codes import RequestError
 
 
@@ -92,8 +92,10 @@ def delete_tenant(db: Database, tenant: str, key_cache_seconds: float) -> Stored
 
 
 def _remove_work(db: Database, tenant: str) -> None:
-    # So none is sent while work is removed, which takes longer. Deliveries of what ends meanwhile are removed below.
-    _remove_deliveries(db, tenant)
+    # So none is sent while work is removed, which takes longer. An ended job has its delivery as long as it is seen.
+    with db.write(slow=True) as tx:
+        pending = (webhook_deliveries.c.tenant == tenant, PENDING)
+        tx.execute(update(webhook_deliveries).where(*pending).values(state=DeliveryState.SKIPPED.value, claim_id=None))
     for batch_id in iter(lambda: _first_batch(db, tenant), None):
         try:
             delete_batch(db, tenant, batch_id, most_steps=sys.maxsize, silently=True)

@@ -45,13 +45,10 @@ class _SecretFiles(PydanticBaseSettingsSource):
 class SettingsSlice(BaseSettings):
     """A group of settings. Field ``x`` is read from the variable ``SCORELINE_X``.
 
-    Making one raises SettingError, whose message names all variables of the group that have wrong values. An empty
-    variable counts as unset: files of variables and compositions pass those on that nobody has set.
+    Making one raises SettingError, whose message names all variables of the group that have wrong values.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore", allow_inf_nan=False
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
     def settings_customise_sources(
@@ -68,7 +65,14 @@ class SettingsSlice(BaseSettings):
     @model_validator(mode="wrap")
     @classmethod
     def _name_variables(cls, values: Any, make: ModelWrapValidatorHandler[Self]) -> Self:
+        # Files of variables and compositions pass variables on that nobody has set. A secret that is lost is no such.
+        unset = [name for name, value in values.items() if value == "" and _may_be_unset(cls, name)]
         try:
-            return make(values)
+            return make({name: value for name, value in values.items() if name not in unset})
         except ValidationError as error:
             raise SettingError(explain(error, cls.model_json_schema()["properties"])) from None
+
+
+def _may_be_unset(settings: type[BaseSettings], name: str) -> bool:
+    field = settings.model_fields.get(name)
+    return field is not None and field.default is None and name not in SECRETS

@@ -32,6 +32,6 @@ class WorkerSettings(SettingsSlice):
     worker_models_bytes: PositiveInt | None = Field(
         None,
         description="memory that these models may take together, with what is kept of queries; those that don't fit "
-        "take turns. A model that takes more is not loaded. Default: half of the memory of the host or container on a "
-        "CPU, and elsewhere the device's",
+        "take turns. A model that takes more than is set is not loaded. Default: half of the memory of the host or "
+        "container on a CPU, and elsewhere the device's",
     )

@@ -14,15 +14,17 @@ JITTER = 0.25  # of the interval
 
 
 def start_sweeping(database: Database, bell: Bell, seconds: float) -> PeriodicTask:
-    """Call :func:`sweep_all` every so many seconds in a thread."""
-    return PeriodicTask("sweeping", seconds, partial(sweep_all, database, bell, Watch(database)), jitter=JITTER)
+    """Call :func:`sweep_once` every so many seconds in a thread."""
+    return PeriodicTask("sweeping", seconds, partial(sweep_once, database, bell, Watch(database)), jitter=JITTER)
 
 
-def sweep_all(database: Database, bell: Bell, watch: Watch) -> None:
-    """Sweep until no job is past its deadline, ring and announce what changed, and check the invariants."""
-    more = True
-    while more:
-        swept = sweep(database)
-        tell(bell, swept.models, swept.job_ids)
-        more = swept.more
-    watch.after_sweep()
+def sweep_once(database: Database, bell: Bell, watch: Watch) -> bool:
+    """Sweep, ring and announce what changed, and check the invariants unless more jobs may be past their deadline.
+
+    Returns whether they may be.
+    """
+    swept = sweep(database)
+    tell(bell, swept.models, swept.job_ids)
+    if not swept.more:
+        watch.after_sweep()
+    return swept.more

@@ -49,7 +49,9 @@ def show_counts(batch: BatchRecord | BatchProgress) -> dict[str, int]:
 
 
 def pack_reason(error: RequestError) -> str:
-    """Return as JSON why the lines of a batch wait, which its row holds in place of a message."""
+    """Return why the lines of a batch wait, as its row holds it: a message for want of room, otherwise JSON."""
+    if error.code is ErrorCode.QUOTA_EXCEEDED:  # so that an API of 0.3.0 can show it
+        return error.message
     return json.dumps({"code": error.code, "message": error.message})
 
 
@@ -60,6 +62,6 @@ def _errors(batch: BatchRecord, reason: str) -> dict[str, Any]:
         error = {"code": str(ErrorCode.INVALID_FILE), "message": reason}
     elif reason.startswith("{"):
         error = json.loads(reason)
-    else:  # An earlier version has stored the message alone.
+    else:
         error = {"code": str(ErrorCode.QUOTA_EXCEEDED), "message": reason}
     return {"object": "list", "data": [error | {"param": "input_file_id" if has_failed else None, "line": None}]}

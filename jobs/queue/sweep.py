@@ -18,6 +18,9 @@ from jobs.store.tables import CLAIMED, HAS_ENDED, batches, chunks, idempotency_k
 from jobs.webhooks.endpoints import FORGETTABLE
 from jobs.webhooks.tables import PENDING, webhook_deliveries, webhook_endpoints, webhook_secrets
 
+AGAIN_SECONDS = 0.1
+"""The pause before a sweep that follows one which has left work. Others may want the database meanwhile."""
+
 STEPS = 20  # most steps of each kind in one sweep; the next sweep does the rest
 LOST_BATCHES = 200  # most batches that one sweep returns, of up to a thousand chunks each
 WORKER_FORGET_SECONDS = 600.0  # a worker not seen for so long is removed; if it comes back, it registers again

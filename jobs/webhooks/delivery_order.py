@@ -24,8 +24,8 @@ SCAN_LIMIT = 200
 def choose_deliveries(tx: Transaction, places: int, held: Mapping[str, int], per_host: int) -> list[Row[Any]]:
     """Return due deliveries for the free places of a process, locked. Rows that others have locked are left out.
 
-    Each place goes to the tenant with the fewest claimed deliveries, and among its hosts to the one with the fewest. A
-    tenant gets half of the places that the others leave, and one at least. So a tenant with many deliveries, many hosts
+    Each place goes to the tenant with the fewest claimed deliveries, and among its hosts to the one with the fewest. An
+    eighth of the places, and one at least, is for tenants that have none. So a tenant with many deliveries, many hosts
     or slow hosts does not delay other tenants. held: how many places each tenant has already. per_host: how many
     deliveries to one host may be claimed at once.
     """
@@ -35,9 +35,10 @@ def choose_deliveries(tx: Transaction, places: int, held: Mapping[str, int], per
     due: dict[str, Counter[str]] = {}
     wanted: Counter[tuple[str, str]] = Counter()
     sent_by = Counter(held)
+    for_others = max(1, places // 8)
     while waiting and sent_by.total() < places:
         under_way, place, tenant = heapq.heappop(waiting)
-        if sent_by[tenant] >= max(1, (places - sent_by.total() + sent_by[tenant]) // 2):
+        if sent_by[tenant] and sent_by.total() >= places - for_others:
             continue
         if tenant not in due:
             due[tenant] = _due_hosts(tx, tenant, per_host)

@@ -116,9 +116,10 @@ def _serve_several(
     def supply_of(database: Database) -> Callable[[], Sequence[Wanted]]:
         return Supply(names, database, scoring, device, {}).read
 
-    budget = device.budget(settings.worker.worker_models_bytes)
-    log.info("serving several models", models=names, budget_bytes=budget)
-    return serve_several(supply_of, names, budget, settings, stopping, tracer)
+    wanted = settings.worker.worker_models_bytes
+    memory = device.budget(wanted), device.largest(wanted)
+    log.info("serving several models", models=names, budget_bytes=memory[0])
+    return serve_several(supply_of, names, memory, settings, stopping, tracer)
 
 
 def _fail(error: Exception, settings: EngineSettings) -> int:

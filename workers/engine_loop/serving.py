@@ -90,14 +90,15 @@ def serve(
 def serve_several(
     supply_of: Callable[[Database], Callable[[], Sequence[Wanted]]],
     names: Sequence[str],
-    budget_bytes: int,
+    memory: tuple[int, int],
     settings: WorkerSlices,
     stopping: StopSignals,
     tracer: Tracer | None = None,
 ) -> int:
     """Score with several models until stopped. Returns the exit status.
 
-    supply_of: makes what reads which models are to be served; names: theirs, for rings. budget_bytes: see RotaParts.
+    supply_of: makes what reads which models are to be served; names: theirs, for rings. memory: budget_bytes and
+    largest_bytes of RotaParts.
     """
     process = _Process.open(settings, names, tracer, lambda: rota.wake())
 
@@ -106,7 +107,7 @@ def serve_several(
 
     patience = LOADING_PATIENCE * settings.worker.step_timeout_seconds
     watchdog = Watchdog(patience, lambda: end_process(STUCK, LOADING_HANGS))
-    parts = RotaParts(process.database, make_loop, settings.worker.poll_seconds, budget_bytes, watchdog)
+    parts = RotaParts(process.database, make_loop, settings.worker.poll_seconds, *memory, watchdog)
     rota = Rota(parts, supply_of(process.database))
     process.offer_metrics(rota.prefix_counts, None)
 

@@ -13,8 +13,8 @@ from settings.unknown import SLICES
 INTRODUCTION = """\
 # Settings
 
-Every setting is an environment variable. Processes read them when they start. An empty value counts as unset, and a
-comma is a list without entries. A wrong value ends the process with one line that names the variable, its value, and
+Every setting is an environment variable. Processes read them when they start. An empty value of a setting without
+a default counts as unset. A wrong value ends the process with one line that names the variable, its value, and
 what is expected. A variable whose name is no setting is named in the log. `SCORELINE_URL` and `SCORELINE_API_KEY` are
 no settings of the service: the [command](command.md) and the [client](client.md) read them. In the tables, a *count* is
 a whole number above 0, and a *number* is a finite number above 0."""

@@ -19,14 +19,14 @@ from settings.errors.mistakes import SettingError
 from settings.limits import AT_THE_SAME_TIME, LimitSettings
 
 
-@pytest.mark.parametrize(("given", "processes"), [("1", 1), ("3", 3), ("", 1), ("auto", len(os.sched_getaffinity(0)))])
+@pytest.mark.parametrize(("given", "processes"), [("1", 1), ("3", 3), ("auto", len(os.sched_getaffinity(0)))])
 def test_the_number_of_processes_is_a_setting(monkeypatch: pytest.MonkeyPatch, given: str, processes: int) -> None:
     assert ApiSettings().process_count == 1
     monkeypatch.setenv("SCORELINE_API_PROCESSES", given)
     assert ApiSettings().process_count == processes
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5"])
+@pytest.mark.parametrize("given", ["0", "-1", "many", "1.5", ""])
 def test_what_is_no_number_of_processes_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("SCORELINE_API_PROCESSES", given)
     with pytest.raises(SettingError, match="SCORELINE_API_PROCESSES"):

@@ -80,14 +80,18 @@ def test_the_demo_ends_with_the_command_to_run_next(output: str) -> None:
 
 @pytest.mark.parametrize("interrupted", [True, False])
 def test_a_worker_that_dies_during_the_demo_is_restarted_unless_it_is_interrupted(interrupted: bool) -> None:
-    with subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+    # The work of a dead worker waits for its lease.
+    environment = os.environ | {"SCORELINE_LEASE_SECONDS": "5"}
+    with subprocess.Popen(
+        DEMO, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
         assert demo.stdout is not None
         next(line for line in demo.stdout if "Scoreline is running" in line)
         processes = children(demo.pid)
         os.kill(worker_of(processes), signal.SIGKILL)
         if interrupted:
             demo.send_signal(signal.SIGINT)
-        said, _ = demo.communicate()
+        said, _ = demo.communicate(timeout=150)
     assert demo.returncode == (130 if interrupted else 0), said
     assert gone(processes)
 

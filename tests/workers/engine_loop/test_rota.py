@@ -128,7 +128,7 @@ class Scene:
                 beside=beside,
             )
 
-        parts = RotaParts(self.store.database, make_loop, 0.01, budget_bytes, self.watchdog)
+        parts = RotaParts(self.store.database, make_loop, 0.01, budget_bytes, budget_bytes, self.watchdog)
         self.rota = rota = Rota(parts, lambda: list(self.models), self.clock)
         self._thread = threading.Thread(target=rota.run, daemon=True)
         self._thread.start()

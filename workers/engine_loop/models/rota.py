@@ -93,6 +93,7 @@ class RotaParts:
     make_loop: Callable[[Loaded, Callable[[], Sequence[ScoringLoop]]], ScoringLoop]
     poll_seconds: float
     budget_bytes: int  # that all loaded models may take together
+    largest_bytes: int  # that a model may take which is loaded alone
     watchdog: Watchdog  # of loading
 
 
@@ -235,10 +236,9 @@ class Rota:
         except (CheckpointError, SettingError) as error:
             self._refuse(seat, in_one_line(error))
             return False
-        if expected > self.parts.budget_bytes:
-            self._refuse(
-                seat, f"it takes about {expected} bytes, and SCORELINE_WORKER_MODELS_BYTES is {self.parts.budget_bytes}"
-            )
+        if expected > self.parts.largest_bytes:
+            most = self.parts.largest_bytes
+            self._refuse(seat, f"it takes about {expected} bytes of {most} (SCORELINE_WORKER_MODELS_BYTES)")
             return False
         seat.nbytes = expected
         return True

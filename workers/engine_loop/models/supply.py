@@ -65,10 +65,14 @@ class Device:
         """Return the bytes that all models may take together. wanted: by the settings; None if they leave it open."""
         if wanted is not None:
             return wanted
+        return self.largest(None) if self.platform.memory is not None else self.largest(None) // 2
+
+    def largest(self, wanted: int | None) -> int:
+        """Return the bytes that one model may take, which is then alone in memory. wanted: as in :meth:`budget`."""
+        if wanted is not None:
+            return wanted
         memory = self.platform.memory
-        if memory is not None:
-            return memory - PROGRAM_BYTES
-        return memory_of_process() // 2
+        return memory_of_process() if memory is None else memory - PROGRAM_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +153,7 @@ class Supply:
         versions = [one for one in list_models(self.database) if one.name in self.names]
         for name in set(self.names) - {one.name for one in versions} - self.unknown:
             self.unknown.add(name)
-            log.warning("the catalogue has no model of this name; an alias is none", model=name)
+            log.warning("the catalogue lists no model of this name; an alias is none", model=name)
         waiting = {(name, key) for name in self.names for key in waiting_work_keys(self.database, name)}
         if not waiting <= {(one.name, one.card.work_key) for one in versions}:
             # There may be hundreds of versions that are retired, so they are read only if one of them may have work.
