@@ -75,8 +75,13 @@ RERANK: Mapping[str, Refused] = {
     # Cohere
     "rank_fields": Refused("send each document as one text"),
     "max_chunks_per_doc": Refused("send chunks as documents"),
+    "relevant_spans": Refused(harmless=({"mode": "disabled"},)),
+    # SGLang
+    "instruct": Refused("send instruction"),
     # vLLM
     "truncate_prompt_tokens": Refused("max_tokens_per_doc cuts documents"),
+    "max_tokens_per_query": Refused("no query is cut here", harmless=(0,)),
+    "chat_template_kwargs": Refused("send instruction", harmless=({},)),
     "use_activation": Refused("a template decides what relevance is", harmless=(True,)),
     "activation": Refused("a template decides what relevance is", harmless=(True,)),
     # TEI
@@ -85,6 +90,8 @@ RERANK: Mapping[str, Refused] = {
     "truncate": Refused("max_tokens_per_doc cuts documents", harmless=(False,)),
 }
 """The fields that ``/v1/rerank`` refuses."""
+
+_LABELS = "call /v1/score with label_token_ids"
 
 COMPLETION: Mapping[str, Refused] = {
     # OpenAI
@@ -110,6 +117,16 @@ COMPLETION: Mapping[str, Refused] = {
     "truncate_prompt_tokens": Refused(_TRUNCATION),
     "return_tokens_as_token_ids": Refused("tokens are texts", harmless=(False,)),
     "response_format": Refused(_NO_TEXT),
+    "structured_outputs": Refused(_NO_TEXT),
+    "bad_words": Refused(_UNCHANGED, harmless=([],)),
+    "allowed_token_ids": Refused(_LABELS),
+    "logprob_token_ids": Refused(_LABELS),
+    # SGLang
+    "regex": Refused(_NO_TEXT),
+    "json_schema": Refused(_NO_TEXT),
+    "ebnf": Refused(_NO_TEXT),
+    "custom_logit_processor": Refused(_UNCHANGED),
+    "lora_path": Refused("name the adapter in model"),
 }
 """The fields that ``/v1/completions`` refuses."""
 

@@ -61,7 +61,7 @@ def ranking_of(
     """
     unknown = check_fields(body, RerankBody.model_fields, refused_fields.RERANK, strict=sender.is_strict)
     timeout = call_timeout(reading, body)
-    top_n, most_tokens = _count(body, "top_n"), _count(body, "max_tokens_per_doc")
+    top_n, most_tokens = _count(body, "top_n", 1), _count(body, "max_tokens_per_doc", 0) or None
     returned = body.get("return_documents")
     if not isinstance(returned, bool | None):
         raise invalid("return_documents must be true or false", "return_documents")
@@ -193,10 +193,10 @@ def _cut(reading: ReadingContext, documents: list[str], most: int | None) -> tup
     return beginnings, (f"{cut} of {len(documents)} documents were cut behind their first {most} tokens",)
 
 
-def _count(body: Mapping[str, object], name: str) -> int | None:
+def _count(body: Mapping[str, object], name: str, least: int) -> int | None:
     value = body.get(name)
     if value is None:
         return None
-    if type(value) is not int or value < 1:
-        raise invalid(f"{name} must be an integer of at least 1", name)
+    if type(value) is not int or value < least:
+        raise invalid(f"{name} must be an integer of at least {least}", name)
     return value

@@ -58,6 +58,10 @@ VALUES: dict[str, Any] = {
     "max_tokens": 1,
     "seed": 7,
     "user": "me",
+    "instruct": "Find what contradicts the query.",
+    "max_tokens_per_query": 64,
+    "chat_template_kwargs": {"instruction": "Find what contradicts the query."},
+    "relevant_spans": {"mode": "enabled"},
     "rank_fields": ["title"],
     "max_chunks_per_doc": 3,
     "texts": ["London"],
@@ -87,6 +91,15 @@ COMPLETION_VALUES: dict[str, Any] = {
     "presence_penalty": 0.5,
     "frequency_penalty": 0.5,
     "logit_bias": {"70": 5},
+    "allowed_token_ids": [70, 71],
+    "logprob_token_ids": [70, 71],
+    "bad_words": ["London"],
+    "structured_outputs": {"choice": ["London", "Paris"]},
+    "regex": "London|Paris",
+    "json_schema": "{}",
+    "ebnf": 'root ::= "London"',
+    "custom_logit_processor": "{}",
+    "lora_path": "adapters/mine",
 }
 """The same in a field of ``/v1/completions``."""
 
@@ -104,6 +117,10 @@ HARMLESS: dict[str, list[Any]] = {
     "suffix": [""],
     "presence_penalty": [0],
     "frequency_penalty": [0.0],
+    "bad_words": [[]],
+    "max_tokens_per_query": [0],
+    "chat_template_kwargs": [{}],
+    "relevant_spans": [{"mode": "disabled"}],
 }
 """Values of refused fields that ask for what is done here in any case."""
 

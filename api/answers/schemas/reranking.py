@@ -29,8 +29,9 @@ class RerankBody(OriginFields):
     instruction: str | None = Field(
         None, description="what makes a document relevant, if the template has a place for it"
     )
-    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="cut documents behind so many tokens; `warnings` says how many were cut. Default: none is cut"
+    max_tokens_per_doc: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="cut documents behind so many tokens; `warnings` says how many were cut. Default, and 0: none is cut",
     )
     template: str | None = Field(None, description="the name of a template of the server; default: the deployment's")
     calibration: str | None = Field(None, description="an artefact of `scoreline calibrate`, as for `/v1/score`")
@@ -55,7 +56,7 @@ class TextsBody(BaseModel):
     )
     model: str | None = Field(None, description="as in the other body, like all further fields")
     instruction: str | None = None
-    max_tokens_per_doc: Annotated[int, Field(ge=1)] | None = None
+    max_tokens_per_doc: Annotated[int, Field(ge=0)] | None = None
     template: str | None = None
     timeout: Annotated[float, Field(gt=0)] | None = None
 

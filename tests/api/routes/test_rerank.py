@@ -112,6 +112,7 @@ def test_a_special_token_in_a_query_or_document_is_text(api: RunningApi, model: 
 def test_documents_are_cut_only_if_asked_for_and_the_answer_says_how_many(api: RunningApi, model: TinyModel) -> None:
     documents = ["London is in England. I saw London.", "Paris", "emoji 🎉🎉", "The answer is 4 and 5 yes no"]
     uncut = rank(api, query=QUERY, documents=documents, max_tokens_per_doc=1000)
+    assert rank(api, query=QUERY, documents=documents, max_tokens_per_doc=0)["results"] == uncut["results"]
     assert not [warning for warning in uncut["warnings"] if "cut" in warning]
     answer = rank(api, query=QUERY, documents=documents, max_tokens_per_doc=6)
     assert "3 of 4 documents were cut behind their first 6 tokens" in answer["warnings"]
