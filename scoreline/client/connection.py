@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from scoreline import __version__
-from scoreline.client.errors import Unreachable
+from scoreline.client.errors import Unauthorized, Unreachable
 from scoreline.client.exchange.flow import Request
 from scoreline.client.exchange.sending import Service
 
@@ -25,7 +25,7 @@ def connection_settings(
 ) -> tuple[dict[str, Any], Service]:
     """Return the settings of the HTTP client, and the service."""
     address = _checked(url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL)
-    key = os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+    key = _checked_key(os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key)
     headers = {"User-Agent": f"scoreline-python/{__version__} Python/{platform.python_version()}"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
@@ -57,7 +57,7 @@ class Connected:
         """Make a client. It connects when it is first used.
 
         url: None: the environment variable ``SCORELINE_URL``, or else http://127.0.0.1:8000. api_key: None: the
-        environment variable ``SCORELINE_API_KEY``; empty: no key.
+        environment variable ``SCORELINE_API_KEY``; empty: no key. Blanks and line ends around it do not count.
         timeout: seconds in which an answer comes that does not wait for scores. retry_seconds: for how long a request
         is repeated that was refused for now or got no answer; 0: never. outage_seconds: the same for ``wait``, ``map``
         and other operations that take long anyway, once the service was reached.
@@ -94,12 +94,24 @@ def _checked(url: str) -> str:
     raise error
 
 
+def _checked_key(key: str) -> str:
+    """Return a key as a header can carry it. Raises Unauthorized, which does not quote the key."""
+    key = key.strip()  # A secret that was read from a file often ends with a line end.
+    if key.isascii() and key.isprintable():
+        return key
+    error = Unauthorized("invalid_api_key", "the API key has characters other than printable ASCII")
+    error.is_final = True
+    raise error
+
+
 def unreachable(service: Service, error: httpx2.TransportError) -> Unreachable:
     """Return the error for a connection that failed. A connection that broke off shows that a service was there."""
-    if not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+    is_wrong = isinstance(error, httpx2.LocalProtocolError)  # It can't be sent, such as with a line end in a header.
+    if not (is_wrong or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)):
         service.was_reached = True
     found = Unreachable("unreachable", f"no answer from {service.url}: {str(error) or type(error).__name__}")
     found.never_answered = not service.was_reached
+    found.is_final = is_wrong
     return found
 
 

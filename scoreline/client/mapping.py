@@ -16,7 +16,7 @@ from scoreline.client.exchange.flow import Command, Flow
 from scoreline.client.exchange.sending import Service, idempotency
 from scoreline.client.job_objects import Job
 from scoreline.client.methods import checked
-from scoreline.client.operations.jobs import get, result
+from scoreline.client.operations.jobs import present, result
 from scoreline.client.operations.pairs import (
     BUSY,
     Pair,
@@ -74,17 +74,21 @@ class Mapping(Command[list[R]], Generic[T, R]):
 
         began = time.monotonic()
         key = idempotency(pair_key(self.idempotency_key, number))["Idempotency-Key"]
-        refusals = 0
-        while True:
-            try:
-                job = await self.submit(sets, pair, key, self.options)
-                break
-            except BUSY as error:
-                refusals += 1
-                pause = pause_of(error, refusals)
-                if self.timeout is not None and time.monotonic() - began + pause > self.timeout:
-                    raise TimedOut("timeout", f"no room within {self.timeout:g} s: {error.message}") from error
-            await asyncio.sleep(pause)
+        refusals, reason = 0, "the service is away or busy"
+        try:
+            async with asyncio.timeout(self.timeout):
+                while True:
+                    try:
+                        job = await self.submit(sets, pair, key, self.options)
+                        break
+                    except BUSY as error:
+                        refusals, reason = refusals + 1, error.message
+                        pause = pause_of(error, refusals)
+                    await asyncio.sleep(pause)
+        except TimeoutError as error:
+            if self.timeout is None or isinstance(error, TimedOut):
+                raise
+            raise TimedOut("timeout", f"not submitted within {self.timeout:g} s: {reason}") from error
         left = None if self.timeout is None else max(0.0, self.timeout - (time.monotonic() - began))
         ended = await sets.wait(job, job.total_items, left)
         return await sets.driver.carry_out(self.read(sets.driver.service, ended))
@@ -188,7 +192,7 @@ async def _decided(sets: JobSets, state: State, key: str, options: dict[str, Any
 
 
 def _decision_of(service: Service, job: Job) -> Flow[Decision]:
-    found = job if job.decision is not None else (yield from get(service, job))
+    found = job if job.decision is not None else (yield from present(service, job))
     assert found.decision is not None
     return found.decision
 

@@ -145,7 +145,7 @@ class JobSets:
             if outcome is not None:
                 return _checked(outcome)
         async with self._alone:
-            return await self.driver.carry_out(send(self.driver.service, request))
+            return await self.driver.carry_out(send(self.driver.service, request, patient=True))
 
     async def wait(self, job: JobOrId, items: int, timeout: float | None = None) -> Job:
         """Do what the client's ``wait`` does for a job with so many items."""
@@ -177,7 +177,7 @@ class JobSets:
 
     async def _submit(self, requests: list[Request[Job]]) -> Sequence[Outcome]:
         if len(requests) == 1:
-            return [await self.driver.carry_out(send(self.driver.service, requests[0]))]
+            return [await self.driver.carry_out(send(self.driver.service, requests[0], patient=True))]
         return await self.driver.carry_out(set_operations.submit_set(self.driver.service, requests))
 
     async def _wait(self, jobs: list[JobOrId]) -> Sequence[Outcome]:

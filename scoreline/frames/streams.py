@@ -21,7 +21,7 @@ from scoreline.frames.asked import Asking
 from scoreline.frames.errors import TableError, as_table_errors
 from scoreline.runs.beginning import Finished, run
 from scoreline.runs.formats import Format, Kind, Row
-from scoreline.runs.parquet import TYPES
+from scoreline.runs.parquet import TYPES, unheld
 from scoreline.runs.run import without_figures
 from scoreline.runs.writing import Sink
 
@@ -72,9 +72,14 @@ class TableSource(Generic[C]):
                 continue
             if self._keeps:
                 self._kept.append(chunk)
-            for row in self._rows(chunk, self.columns):
-                yield number, row
-                number += 1
+            try:
+                for row in self._rows(chunk, self.columns):
+                    yield number, row
+                    number += 1
+            except TableError:  # It says already what is wrong.
+                raise
+            except (ValueError, OverflowError) as error:
+                raise unheld(self.name, number, error) from None
 
     def beside(self, scored: Iterable[pa.RecordBatch]) -> Iterator[tuple[C, pa.RecordBatch]]:
         """Yield the chunks of the table, cut where it is necessary, with the new columns of their rows."""

@@ -151,8 +151,9 @@ def _scanned(given: pl.LazyFrame, asking: Asking, new: Mapping[str, Kind]) -> pl
         is_scored = bool(new.keys() & {*wanted, *of_filter})
         read = {*wanted, *of_filter, *(asking.needed if is_scored else ())} - new.keys()
         table = _lazy(few.select([name for name in schema if name in read]))
-        found = table.chunks()
-        if is_scored:
+        if not is_scored:
+            found = table.chunks()
+        else:
             table.check_cost(asking)
             source = table.source(asking.needed, keeps=True)
             pairs = source.beside(scored(asking, source, new))
@@ -227,15 +228,18 @@ def _pandas(given: Any) -> Table:
         return (given.iloc[begin : begin + CHUNK_ROWS] for begin in range(0, len(given), CHUNK_ROWS))
 
     def with_new(new: pa.Table) -> Any:
-        columns = new.to_pandas()
-        return given.assign(**{name: columns[name].array for name in new.column_names})
+        columns, found = new.to_pandas(), given.assign()
+        for name in new.column_names:
+            found[name] = columns[name].array
+        return found
 
     return Table(names, chunks, rows, rows, lambda: arrow(given, names).schema, with_new)
 
 
 def _lazy(given: pl.LazyFrame) -> Table:
     empty = sys.modules["polars"].DataFrame(schema=given.collect_schema())
-    return _polars(empty, lambda: given.collect_batches(chunk_size=CHUNK_ROWS), None)
+    # Without lazy, the query would run even if nobody read a chunk.
+    return _polars(empty, lambda: given.collect_batches(chunk_size=CHUNK_ROWS, lazy=True), None)
 
 
 def _polars(

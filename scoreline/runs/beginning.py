@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from scoreline.client import DEFAULT_URL, AsyncClient, Model, ScorelineError, Template
+from scoreline.client import DEFAULT_URL, AsyncClient, InvalidRequest, Model, ScorelineError, Template
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.display import RunDisplay, label_mass_text
 from scoreline.runs.formats import STANDARD, Format, Kind
@@ -123,7 +123,9 @@ async def _run(
         sink.resume(journal.written.state)
         try:
             await going.execute(windows)
-        except BaseException:
+        except BaseException as error:
+            # Where an option is wrong, there is nothing to go on with.
+            journal.has_unnoted_jobs = going.jobs_under_way > 0 and not isinstance(error, InvalidRequest)
             if journal.is_empty:
                 sink.remove()
             if going.jobs_under_way:
@@ -139,7 +141,7 @@ async def _run(
 
 async def _leave(jobs: int, plan: Plan, journal: Journal, client: AsyncClient, display: RunDisplay) -> None:
     """Cancel the jobs of a run that can't be resumed. Say of those of another run that they go on."""
-    if plan.journal is None and plan.shared_run is None:
+    if (plan.journal is None or journal.is_empty) and plan.shared_run is None:
         with suppress(ScorelineError, TimeoutError):
             async with asyncio.timeout(CANCEL_SECONDS):
                 await client.cancel_all(metadata={RUN: journal.run_name})

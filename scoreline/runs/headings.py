@@ -20,6 +20,12 @@ _AROUND_NAMES = " \t\"'`´‘’“”„«»\u00a0\ufeff"
 """Blanks and quotes that stand around names by mistake."""
 
 
+def check_distinct(file: str, columns: Sequence[str]) -> None:
+    """Raise CommandError if two columns of a file have the same name."""
+    if repeated := {column for column in columns if columns.count(column) > 1}:
+        raise CommandError(f"{file} has several columns {sorted(repeated)[0]!r}", ExitCode.REFUSED)
+
+
 def missing_column(file: str, file_format: Format, columns: Sequence[str], name: str, option: str) -> CommandError:
     """Return the error for a column that a file does not have.
 

@@ -94,6 +94,7 @@ class Journal:
         """
         self._path = path
         self.shared = shared
+        self.has_unnoted_jobs = False  # whether jobs may go on that this journal does not know
         self._jobs: dict[str, str] = {}  # the id of each job by its key
         self._attempts: dict[str, int] = {}
         was_there = path is not None and path.exists()
@@ -203,7 +204,8 @@ class Journal:
     @property
     def is_empty(self) -> bool:
         """Whether the run has done nothing yet that it could go on with."""
-        return not (self.written.windows or self._jobs or self.is_finishing)
+        is_begun = self.is_resumed or self.has_unnoted_jobs or self.is_finishing
+        return not (is_begun or self.written.windows or self._jobs)
 
     def job(self, key: str) -> str | None:
         """Return the id of a job that was submitted by this key."""

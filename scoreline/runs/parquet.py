@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import Format, Kind, Row, foreign, lost, unfinished
+from scoreline.runs.headings import check_distinct
 from scoreline.runs.storing import (
     UNFINISHED_SEGMENT,
     give_name,
@@ -45,6 +46,7 @@ class ParquetSource:
             raise _unreadable(name, error) from None
         self.schema: Any = self._file.schema_arrow
         self.columns: list[str] | None = list(self.schema.names)
+        check_distinct(name, self.columns)
         self._rows_read = 0
 
     def __iter__(self) -> Iterator[tuple[int, Row]]:
@@ -55,6 +57,8 @@ class ParquetSource:
                     yield self._rows_read - 1, row
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(self.name, error) from None
+        except (ValueError, OverflowError) as error:
+            raise unheld(self.name, self._rows_read, error) from None
 
     def share_read(self) -> float | None:
         rows = self._file.metadata.num_rows
@@ -66,6 +70,15 @@ class ParquetSource:
 
 def _unreadable(name: str, error: Exception) -> CommandError:
     return CommandError(f"{name} can't be read as Parquet: {str(error).splitlines()[0]}", ExitCode.REFUSED)
+
+
+def unheld(name: str, row: int, error: Exception) -> CommandError:
+    """Return the error for a value that Python can't hold, such as a date after the year 9999.
+
+    row: the number of the first row of those that were read with it.
+    """
+    what = f"among the {BATCH_ROWS:,} rows from row {row} on, a value can't be read"
+    return CommandError(f"{name}: {what}: {error}", ExitCode.REFUSED)
 
 
 class ParquetSink:

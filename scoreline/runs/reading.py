@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.formats import DELIMITERS, STANDARD, Format, Row, Unreadable, is_packed
-from scoreline.runs.headings import other_separator
+from scoreline.runs.headings import check_distinct, other_separator
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """The longest line that is read. A file without line ends would otherwise fill the memory."""
@@ -212,8 +212,7 @@ class DelimitedSource(_TextSource):
             raise self._lines.error(separated or columns.reason, number)
         if not columns:
             raise CommandError(f"{self.name} is empty: its first line must name the columns", ExitCode.REFUSED)
-        if repeated := {column for column in columns if columns.count(column) > 1}:
-            raise CommandError(f"{self.name} has several columns {sorted(repeated)[0]!r}", ExitCode.REFUSED)
+        check_distinct(self.name, columns)
         return columns
 
     def _next(self) -> tuple[int, list[str] | Unreadable] | None:

@@ -94,7 +94,7 @@ class Window:
             except ValueError as error:
                 wrong[place] = str(error)
                 continue
-            key = query if isinstance(query, str) else json.dumps(query)
+            key = json.dumps(query)  # A text may look like token ids or an object.
             group = groups.setdefault(key, Group(query))
             group.rows.append(place)
             group.items.append(item)

@@ -242,6 +242,8 @@ class TextSink:
     def complete(self) -> None:
         assert self._file is not None
         self._put(self._layout.ending())
+        if self._is_packed and not self._file.tell():
+            self._file.write(gzip.compress(b"", mtime=0))  # No bytes at all are no file of gzip.
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

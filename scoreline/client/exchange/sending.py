@@ -109,19 +109,23 @@ class Repetitions:
         return pause if pause <= self.seconds_left else None
 
 
-def send(service: Service, request: Request[T], *, patient: bool = False, until: float | None = None) -> Flow[T]:
+def send(
+    service: Service, asked: Request[T] | Callable[[], Request[T]], *, patient: bool = False, until: float | None = None
+) -> Flow[T]:
     """Send a request, again where that may help, and return what its answer means. Raises ScorelineError.
 
-    patient: whether the service may be absent for longer, because the operation takes long anyway. until: the time of
-    ``time.monotonic`` after which there is no repetition; None: as the service's settings say.
+    asked: the request, or what makes it each time it is sent. patient: whether the service may be absent for longer,
+    because the operation takes long anyway. until: the time of ``time.monotonic`` at which the last repetition begins,
+    even if the service has asked for a longer pause; None: as the service's settings say.
 
     An error of the caller's own items is raised as it is: an iterable that has raised has no more items to send again.
     """
-    seconds = request.seconds or service.timeout
-    is_streamed = request.body is not None and request.body.is_streamed
     repetitions: Repetitions | None = None
-    began, failed_at, total_deadline = time.monotonic(), 0.0, math.inf  # failed_at: for the first time
+    began, total_deadline = time.monotonic(), math.inf
     while True:
+        request = asked if isinstance(asked, Request) else asked()
+        seconds = request.seconds or service.timeout
+        is_streamed = request.body is not None and request.body.is_streamed
         left = seconds if is_streamed else min(seconds, max(0.1, total_deadline - time.monotonic()))
         try:
             answer = yield from Exchange(request, left)
@@ -141,14 +145,14 @@ def send(service: Service, request: Request[T], *, patient: bool = False, until:
         total_deadline = began + seconds + service.window(patient=patient)
         if repetitions is None:
             repetitions = Repetitions(0.0, is_repeatable=request.is_repeatable)
-            failed_at = time.monotonic()
         # A call waits for a service that restarts as long as it would wait for its scores.
         is_away = failure.status in AWAY_STATUSES
         window = service.window(patient=patient, away_for=request.seconds if is_away else None)
-        pause = repetitions.pause_after(failure, window if until is None else min(window, until - failed_at))
-        if pause is None:
+        pause = repetitions.pause_after(failure, window)
+        time_left = math.inf if until is None else until - time.monotonic()
+        if pause is None or time_left <= 0:
             raise failure
-        yield from Sleep(pause)
+        yield from Sleep(min(pause, time_left))
 
 
 def page_of(service: Service, path: str, params: Mapping[str, str | int | None], after: str | None) -> Flow[Any]:

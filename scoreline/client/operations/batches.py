@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from scoreline.client.batch_objects import Batch, Endpoint, File
 from scoreline.client.batch_results import BatchResult, number_of_line
-from scoreline.client.errors import BatchCancelled, BatchEnded, BatchExpired, BatchFailed, Conflict, TimedOut
+from scoreline.client.errors import BatchCancelled, BatchEnded, BatchExpired, BatchFailed, Conflict
 from scoreline.client.exchange.bodies import SPOOL_BYTES, FormFile, JsonBody, encode_json
 from scoreline.client.exchange.flow import Flow, Give, Iteration, Request, Sleep
 from scoreline.client.exchange.sending import Service, idempotency, listed, send
@@ -20,6 +20,7 @@ from scoreline.client.job_objects import Delivery
 from scoreline.client.operations.files import FileOrId, Lines
 from scoreline.client.operations.jobs import deliveries_at, redelivered
 from scoreline.client.operations.scoring import given
+from scoreline.client.operations.waiting import read_until, timed_out
 from scoreline.client.progress import shown
 from scoreline.client.tables import NOTHING_ASKED, Asked, index_of
 
@@ -165,17 +166,17 @@ def wait_batch(
     batch_id = batch if isinstance(batch, str) else batch.id
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = POLL_SECONDS[0]
+    request = Request("GET", batch_path(batch), reading(batch))
     with shown(progress, batch_id if bar else None) as show:
         while True:
-            request = Request("GET", batch_path(batch), reading(batch))
-            found = yield from send(service, request, patient=True, until=deadline)
+            found = yield from read_until(service, request, deadline, batch_id)
             if show is not None:
                 show(found)
             if found.ended:
                 break
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise TimedOut("timeout", f"{batch_id} is still {found.status} after {timeout:g} s")
+                raise timed_out(f"{batch_id} is still {found.status} after {timeout:g} s")
             yield from Sleep(pause if left is None else min(pause, left))
             pause = min(2 * pause, POLL_SECONDS[1])
     if found.status != "completed":

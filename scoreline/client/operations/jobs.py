@@ -39,7 +39,12 @@ def reading(job: JobOrId) -> Callable[[Mapping[str, Any]], Job]:
 
 def get(service: Service, job: JobOrId) -> Flow[Job]:
     """Return a job in its present state."""
-    return (yield from send(service, Request("GET", job_path(job), reading(job))))
+    return (yield from present(service, job, patient=False))
+
+
+def present(service: Service, job: JobOrId, *, patient: bool = True) -> Flow[Job]:
+    """Return a job in its present state. patient: as part of an operation that takes long anyway."""
+    return (yield from send(service, Request("GET", job_path(job), reading(job)), patient=patient))
 
 
 def jobs(
@@ -105,7 +110,7 @@ def result(service: Service, job: JobOrId) -> Flow[ScoreResult]:
 
     What computed the scores of a job with more than 1,000 items is returned whether it was asked for or not.
     """
-    found = yield from get(service, job)
+    found = yield from present(service, job)
     _check_kind(found.kind == "likelihood")
     check_succeeded(found)
     if found.result is not None:

@@ -12,9 +12,9 @@ from scoreline.client.operations.jobs import (
     PAGE_ITEMS,
     JobOrId,
     check_succeeded,
-    get,
     lines_of,
     page_of_items,
+    present,
     raw_of_result,
 )
 from scoreline.client.operations.scoring import call, check_items, fields_of, remembered
@@ -136,7 +136,7 @@ def likelihood_result(service: Service, job: JobOrId) -> Flow[LikelihoodResult]:
     raises what :meth:`result` does; :meth:`likelihoods` reads what is computed of it. Raises ValueError for a job of
     another kind.
     """
-    found = yield from get(service, job)
+    found = yield from present(service, job)
     _check_kind(found.kind)
     check_succeeded(found)
     if found.likelihoods is not None:

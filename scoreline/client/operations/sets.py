@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -41,7 +42,7 @@ def submit_set(service: Service, requests: Sequence[Request[Job]]) -> Flow[list[
     """
     body = EncodedJson(b'{"jobs": [%b]}' % b", ".join(map(_entry, requests)))
     try:
-        answers = yield from send(service, Request("POST", PATH, _entries, body=body))
+        answers = yield from send(service, Request("POST", PATH, _entries, body=body), patient=True)
         return [_outcome(answer, request.parse) for answer, request in zip(answers, requests, strict=True)]
     except (InvalidRequest, NotFound):
         return [None] * len(requests)
@@ -65,7 +66,8 @@ def _entry(request: Request[Job]) -> bytes:
     assert request.body is not None
     body = request.body.content()
     assert isinstance(body, bytes)
-    return b'{"idempotency_key": "%b", %b' % (request.headers["Idempotency-Key"].encode(), body.removeprefix(b"{"))
+    key = json.dumps(request.headers["Idempotency-Key"]).encode()
+    return b'{"idempotency_key": %b, %b' % (key, body.removeprefix(b"{"))
 
 
 def _entries(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:

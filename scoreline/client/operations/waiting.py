@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from scoreline.client.errors import ScorelineError, TimedOut
 from scoreline.client.exchange.flow import Flow, Request
-from scoreline.client.exchange.sending import Service, send
+from scoreline.client.exchange.sending import AWAY_STATUSES, Service, send
 from scoreline.client.job_objects import Job
 from scoreline.client.operations.jobs import JobOrId, ended_without_success, job_path, reading
 from scoreline.client.operations.scoring import SLACK_SECONDS
@@ -19,6 +20,8 @@ WAIT_SECONDS = 30
 
 SHOWN_WAIT_SECONDS = 1
 """Time that it may hold a request whose caller wants to see the progress."""
+
+T = TypeVar("T")
 
 
 def wait(
@@ -58,19 +61,39 @@ def wait(
 
 def _held(service: Service, job: JobOrId, deadline: float | None, longest: int) -> Flow[Job]:
     """Return a job when it has ended, or after some time."""
-    left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
-    held = math.ceil(min(longest, left))
-    headers = {"Prefer": f"wait={held}"}
-    request = Request("GET", job_path(job), reading(job), headers=headers, seconds=held + SLACK_SECONDS)
+
+    def request() -> Request[Job]:
+        left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
+        held = math.ceil(min(longest, left))
+        headers = {"Prefer": f"wait={held}"}
+        return Request("GET", job_path(job), reading(job), headers=headers, seconds=held + SLACK_SECONDS)
+
+    job_id = job if isinstance(job, str) else job.id
+    return (yield from read_until(service, request, deadline, job_id, job_id=job_id))
+
+
+def read_until(
+    service: Service,
+    asked: Request[T] | Callable[[], Request[T]],
+    deadline: float | None,
+    name: str,
+    *,
+    job_id: str | None = None,
+) -> Flow[T]:
+    """Read the state of what is waited for. Raises TimedOut if the service is away at the deadline.
+
+    asked: the request, or what makes it each time it is sent. name: what is waited for. job_id: the same, if it is a
+    job.
+    """
     try:
-        return (yield from send(service, request, patient=True, until=deadline))
+        return (yield from send(service, asked, patient=True, until=deadline))
     except ScorelineError as error:
-        if deadline is None or time.monotonic() < deadline or not error.status == 0:
+        is_away = error.status in AWAY_STATUSES and not error.is_final
+        if deadline is None or time.monotonic() < deadline or not is_away:
             raise
-        job_id = job if isinstance(job, str) else job.id
-        raise timed_out(f"{job_id} is not known to have ended in time: {error.message}", job_id) from error
+        raise timed_out(f"{name} is not known to have ended in time: {error.message}", job_id) from error
 
 
-def timed_out(message: str, job_id: str) -> TimedOut:
-    """Return the error for a job that has not ended in the time that the caller gave."""
+def timed_out(message: str, job_id: str | None = None) -> TimedOut:
+    """Return the error for a job, or a batch, that has not ended in the time that the caller gave."""
     return TimedOut("timeout", message, job_id=job_id)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scoreline import Client, InvalidRequest, RequestTooLarge, ScorelineError
+from scoreline import Client, InvalidRequest, RequestTooLarge, ScorelineError, Unauthorized
 from tests.services import free_port, wait_until
 
 
@@ -87,14 +87,28 @@ def test_the_api_key_is_the_given_one_or_else_that_of_the_environment(monkeypatc
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.delenv("SCORELINE_API_KEY", raising=False)
-    for variable, given in ((None, None), ("from-outside", None), ("from-outside", "given"), ("from-outside", "")):
+    for variable, given in (
+        (None, None),
+        ("from-outside\n", None),
+        ("from-outside", "given"),
+        ("from-outside", " given\r\n"),
+        ("from-outside", ""),
+    ):
         if variable is not None:
             monkeypatch.setenv("SCORELINE_API_KEY", variable)
         with Client(url, api_key=given) as client:
             client.models()
     server.shutdown()
     server.server_close()
-    assert seen == [None, "Bearer from-outside", "Bearer given", None]
+    assert seen == [None, "Bearer from-outside", "Bearer given", "Bearer given", None]
+
+
+@pytest.mark.parametrize("key", ["secret-\N{EURO SIGN}", "secret-\nlines"])
+def test_a_key_that_no_header_can_carry_is_an_error_that_does_not_quote_it(key: str) -> None:
+    with pytest.raises(Unauthorized) as raised:
+        Client("http://127.0.0.1:1", api_key=key)
+    assert raised.value.is_final
+    assert "secret" not in str(raised.value)
 
 
 def test_scores_are_read_in_pages(client: Client) -> None:

@@ -21,7 +21,8 @@ from scoreline import (
     TimedOut,
 )
 from scoreline.client.exchange import sending
-from tests.scoreline.client.unreliable import Got, Reply, answering, passed_on, refused
+from scoreline.client.operations.jobs import PAGE_ITEMS
+from tests.scoreline.client.unreliable import BROKEN, Got, Reply, answering, passed_on, refused
 from tests.scoreline.running import Up
 
 LABELS = [1, 2]
@@ -131,12 +132,34 @@ def test_a_busy_service_is_waited_for(
         assert len(list(client.map(numbered(3), label_token_ids=LABELS, concurrency=2))) == 3
         assert left == 0
         left = 1_000
-        with pytest.raises(TimedOut, match=code):
+        with pytest.raises(TimedOut, match=r"not submitted within 0\.05 s"):
             list(client.map(numbered(3), label_token_ids=LABELS, timeout=0.05))
 
 
+@pytest.mark.parametrize("failure", [BROKEN, Reply(503, b"<html>the service restarts</html>")])
+def test_an_outage_at_any_moment_is_waited_for(shared_up: Up, monkeypatch: pytest.MonkeyPatch, failure: Reply) -> None:
+    monkeypatch.setattr(sending, "FIRST_PAUSE_SECONDS", 0.01)
+    seen: set[object] = set()
+
+    def answer(got: Got) -> Reply:
+        """Fail once for each kind of request."""
+        kind = (got.method, got.path.partition("?")[0], got.headers.get("Prefer"))
+        if kind not in seen:
+            seen.add(kind)
+            return failure
+        return passed_on(shared_up.url, got)
+
+    one, large, many = [("a", ["b"])], [("a", [f"item {n}" for n in range(PAGE_ITEMS + 1)])], [*numbered(20)]
+    with answering(answer) as server, Client(server.url, retry_seconds=0) as client:
+        for pairs in (one, large, many):
+            seen.clear()
+            found = list(client.map(pairs, label_token_ids=LABELS))
+            assert [len(result.scores) for result in found] == [len(items) for _, items in pairs]
+
+
 def test_a_quota_that_never_has_room_is_an_error() -> None:
-    with answering(lambda _: refused(429, "quota_exceeded")) as server, Client(server.url, retry_seconds=0) as client:
+    refusal = refused(429, "quota_exceeded", **{"x-should-retry": "false"})
+    with answering(lambda _: refusal) as server, Client(server.url) as client:
         found: list[ScoreResult | ScorelineError]
         found = list(client.map(numbered(2), label_token_ids=LABELS, errors="yield"))
         assert [type(one) for one in found] == [QuotaExceeded] * 2

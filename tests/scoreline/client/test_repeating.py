@@ -219,6 +219,13 @@ def test_a_delivery_is_not_sent_again_twice() -> None:
         assert len(server.got) == 1
 
 
+def test_a_request_that_can_not_be_sent_is_not_repeated() -> None:
+    with answering(in_turn(TOKENS)) as server, Client(server.url, retry_seconds=0.3) as client:
+        with pytest.raises(Unreachable) as raised:
+            client.submit("a", ["b"], label_token_ids=[1], idempotency_key="a line\nand another")
+        assert (raised.value.is_final, raised.value.never_answered) == (True, True)
+
+
 def test_a_deletion_whose_answer_was_lost_is_done() -> None:
     with answering(in_turn(BROKEN, refused(404, "job_not_found"))) as server, Client(server.url) as client:
         client.delete("job_1")

@@ -81,6 +81,16 @@ def test_a_set_whose_answer_was_lost_is_stored_once(shared_up: Up, monkeypatch: 
     assert set(lost[0]) <= {result.id for result in results}
 
 
+def test_a_key_means_the_same_in_a_set_as_alone(client: Client) -> None:
+    key = "key-\\u0062"
+    results = list(client.map(pairs(20, "keys"), label_token_ids=LABELS, idempotency_key=key))
+    again = [
+        client.submit(query, items, label_token_ids=LABELS, idempotency_key=f"{key}-{n}").id
+        for n, (query, items) in enumerate(pairs(20, "keys"))
+    ]
+    assert [result.id for result in results] == again
+
+
 def test_a_job_that_takes_too_long_is_given_up_alone(shared_up: Up) -> None:
     async def waited() -> list[object]:
         async with AsyncClient(shared_up.url) as client:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -16,10 +19,17 @@ from scoreline import (
     JobFailed,
     JobProgress,
     JobScores,
+    ScorelineError,
     TimedOut,
+    Unavailable,
+    Unreachable,
 )
 from scoreline.client.doubts import Doubts
+from scoreline.client.exchange.flow import Exchange, Flow, Sleep
+from scoreline.client.exchange.sending import Service
+from scoreline.client.operations.batches import wait_batch
 from scoreline.client.operations.jobs import PAGE_ITEMS
+from scoreline.client.operations.waiting import wait
 from scoring.conversion import warnings_of_scores
 from tests.scoreline.client.unreliable import Got, Reply, answering
 from tests.scoreline.running import Up
@@ -66,6 +76,36 @@ def test_waiting_for_longer_than_the_caller_allows_is_a_timeout(job_object: dict
         assert isinstance(raised.value, TimeoutError)
         assert raised.value.job_id == "job_1"
     assert asked[0] == "wait=1"
+
+
+@pytest.mark.parametrize("operation", [wait, wait_batch])
+@pytest.mark.parametrize(
+    "failure",
+    [Unreachable("unreachable", "no answer"), Unavailable("server_starting", "not yet", 503, retry_after=90.0)],
+)
+def test_whoever_waits_for_a_service_that_is_away_waits_as_long_as_the_caller_allows(
+    monkeypatch: pytest.MonkeyPatch, operation: Callable[..., Flow[object]], failure: ScorelineError
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    service = Service("http://nowhere", timeout=30, retry_seconds=20, outage_seconds=300, was_reached=True)
+
+    def carry_out(flow: Flow[object]) -> None:
+        nonlocal now
+        command = next(flow)
+        while True:
+            if isinstance(command, Sleep):
+                now += command.seconds
+                command = next(flow)
+            else:
+                assert isinstance(command, Exchange)
+                if operation is wait:
+                    assert command.request.headers["Prefer"] == f"wait={math.ceil(min(30, 40.5 - now))}"
+                command = flow.throw(failure)
+
+    with pytest.raises(TimedOut, match="the_id is not known to have ended in time"):
+        carry_out(operation(service, "the_id", 40.5))
+    assert now == 40.5
 
 
 def test_the_progress_of_a_job_is_told_until_its_end(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

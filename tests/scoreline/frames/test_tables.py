@@ -122,6 +122,7 @@ def test_rows_that_a_filter_leaves_out_are_not_scored_and_columns_that_nobody_wa
     scored = frames.score(seen, "review", **asked)
     found = scored.filter(pl.col("number") >= 20).select("number", "yes").collect()
     assert found.rows() == [(n, expected[n][0]) for n in range(20, len(ITEMS))]
+    assert len(read) == 1
     assert [job.total_items for job in client.jobs() if job.id not in before] == [len(ITEMS) - 20]
     assert set(read[-1]) == {"number", "review"}
     both = scored.filter(pl.col("number") >= 20, pl.col("yes") > 0.2).select("yes").collect()
@@ -147,6 +148,8 @@ def test_columns_are_told_apart_by_their_names(asked: dict[str, Any]) -> None:
     numbered = pd.DataFrame({0: ["a", "b"], 1: [1, 2]})
     found = frames.score(numbered, "0", **asked)
     assert list(found.columns) == [0, 1, *NEW]
+    decided = frames.decide(numbered, {"self": YesNo("Is it a letter?")}, state_column="0", url=asked["url"])
+    assert list(decided.columns) == [0, 1, "self"]
     twice = pa.table([["a"], ["b"]], names=["review", "review"])
     for table in (twice, pd.DataFrame([["a", "b"]], columns=["review", "review"])):
         with pytest.raises(TableError, match="the table has two columns 'review'"):
@@ -161,6 +164,16 @@ def test_an_output_keeps_nanoseconds_and_categories(asked: dict[str, Any], tmp_p
     found = frames.score(frame.lazy(), "review", output=tmp_path / "out[1].parquet", **asked).collect()
     assert found.drop(NEW).equals(frame)
     assert found.schema["kind"] == frame.schema["kind"]
+
+
+@pytest.mark.parametrize("kind", ["Arrow", "Polars", "a lazy frame of Polars"])
+def test_an_output_of_values_that_python_can_not_hold_is_a_table_error(
+    asked: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    days = pa.array([0] * 1_500 + [10**7], pa.int32()).cast(pa.date32())
+    table = TABLES[kind](pa.table({"review": ["a"] * len(days), "day": days}))
+    with pytest.raises(TableError, match="the table: among the 1,000 rows from row 1000 on, a value can't be read: "):
+        frames.score(table, "review", output=tmp_path / "out.parquet", **asked)
 
 
 def test_a_stream_is_read_as_its_scores_are_taken(asked: dict[str, Any], small_windows: int) -> None:

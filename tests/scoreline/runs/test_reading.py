@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scoreline.exit_codes import CommandError
 from scoreline.runs import reading
 from scoreline.runs.formats import Format, Unreadable
 from scoreline.runs.reading import open_source
@@ -62,6 +63,26 @@ def test_what_follows_a_line_of_json_that_can_not_be_read_is_read(tmp_path: Path
         "it is not a JSON object,",
         "it is not UTF-8",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "names", "message"),
+    [
+        ("date32", (10**7).to_bytes(4, "little"), ["query", "day"], "from row 0 on, a value can't be read: date"),
+        ("string", b"\xff", ["query", "day"], "from row 0 on, a value can't be read: 'utf-8'"),
+        ("string", b"a", ["day", "day"], "has several columns 'day'"),
+    ],
+)
+def test_parquet_that_can_not_be_read_is_one_line(
+    tmp_path: Path, kind: str, value: bytes, names: list[str], message: str
+) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    fixed = arrow.binary(len(value)) if kind == "date32" else arrow.binary()
+    column = arrow.array([value], fixed).view(kind)
+    parquet.write_table(arrow.Table.from_arrays([arrow.array(["a"]), column], names), tmp_path / "in.parquet")
+    with pytest.raises(CommandError, match=message) as refused:
+        list(open_source(str(tmp_path / "in.parquet"), Format.PARQUET))
+    assert refused.value.exit_code == 4
 
 
 def test_a_change_of_what_can_not_be_read_is_told(tmp_path: Path) -> None:

@@ -108,6 +108,12 @@ def test_values_of_json_lines_keep_their_types(shared_up: Up, tmp_path: Path) ->
     assert [row["list"] for row in read_lines(tmp_path / "back.jsonl")] == [[1, 2], None, [3]]
 
 
+def test_a_text_that_looks_like_token_ids_is_a_query_of_its_own(shared_up: Up, client: Client, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [{"query": "[70, 71]", "item": " is"}, {"query": [70, 71], "item": [72]}]
+    execute(plan_of(write_lines(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"), shared_up.url)
+    assert numbers(read_lines(tmp_path / "out.jsonl")) == expected_scores(client, rows)
+
+
 def test_a_template_brings_its_labels_and_the_relevance(shared_up: Up, client: Client, tmp_path: Path) -> None:
     plan = plan_of(
         write_csv(tmp_path / "in.csv", ROWS[:3]), tmp_path / "out.csv", labels=(), options={"template": "yes-no"}
@@ -317,6 +323,8 @@ def test_a_file_without_rows_gives_a_file_without_rows(shared_up: Up, tmp_path: 
     (tmp_path / "in.csv").write_text("query,item\n")
     execute(plan_of(tmp_path / "in.csv", tmp_path / "out.csv"), shared_up.url)
     assert (tmp_path / "out.csv").read_text() == "query,item,yes,no,label_mass\n"
+    execute(plan_of(tmp_path / "in.csv", tmp_path / "out.jsonl.gz"), shared_up.url)
+    assert (tmp_path / "out.jsonl.gz").read_bytes() == gzip.compress(b"", mtime=0)
 
 
 def test_all_rows_may_have_one_query_that_is_no_column(shared_up: Up, client: Client, tmp_path: Path) -> None:
