@@ -14,7 +14,9 @@ def failure_of(error: ScorelineError, *, hint: str = "") -> CommandError:
     """Return the error of the command for one of the client. hint: what may help if the service is unavailable."""
     if isinstance(error, JobEnded):
         return CommandError(_joined(str(error), hint), ExitCode.JOB_FAILED)
-    if isinstance(error, Unreachable) and error.is_final:  # what was given as its address is none
+    if (
+        isinstance(error, Unreachable) and error.is_final
+    ):  # nothing could be sent: what was given as its address, say, is none
         return CommandError(str(error), ExitCode.USAGE)
     code = exit_code_of(error.code, error.status)
     if isinstance(error, Unreachable) and error.never_answered:

@@ -31,7 +31,7 @@ class RerankBody(OriginFields):
     )
     max_tokens_per_doc: Annotated[int, Field(ge=0)] | None = Field(
         None,
-        description="cut documents behind so many tokens; `warnings` says how many were cut. Default, and 0: none is cut",
+        description="cut documents behind so many tokens; `warnings` says how many were. Default, and 0: none is cut",
     )
     template: str | None = Field(None, description="the name of a template of the server; default: the deployment's")
     calibration: str | None = Field(None, description="an artefact of `scoreline calibrate`, as for `/v1/score`")
