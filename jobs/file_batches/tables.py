@@ -67,7 +67,7 @@ file_batches = Table(
     Column("remove_at", Seconds),  # set when it ends: from then on no reader sees it, and its rows are removed
     Column("metadata", JSON, nullable=False),
     Column("webhook", JSON(none_as_null=True)),  # {url, host, events}
-    # Why it failed; of one that is in progress: code and message, as JSON, why its further lines are not read.
+    # Why it failed; of one that is in progress: why its further lines wait, see api.answers.batches.pack_reason.
     Column("error_message", Text),
     Column("total_lines", Integer, nullable=False),  # those that are not blank
     Column("input_bytes", BigInteger, nullable=False),

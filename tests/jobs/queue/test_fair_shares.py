@@ -104,6 +104,14 @@ def test_a_claim_takes_work_of_another_tenant_where_the_first_has_too_little(sto
     assert tenants_of(store, take(store, budget=BUDGET)) == {"1": 2, "2": 10}
 
 
+def assert_served_alike(store: Database) -> None:
+    """The next claims take as much of the tenant that was idle as of the busy one."""
+    claimed: Counter[str] = Counter()
+    for _ in range(4):
+        claimed += tenants_of(store, take(store, budget=BUDGET))
+    assert abs(claimed["idle"] - claimed["busy"]) <= 25
+
+
 def test_a_tenant_without_work_saves_up_no_share(store: Database) -> None:
     submit(store, tenant="idle", prefix=(7, 8))
     finish_all(store, take(store))
@@ -111,10 +119,7 @@ def test_a_tenant_without_work_saves_up_no_share(store: Database) -> None:
     for _ in range(5):
         take(store, budget=BUDGET)
     submit(store, tenant="idle", chunks=500, prefix=(7, 8))
-    claimed: Counter[str] = Counter()
-    for _ in range(4):
-        claimed += tenants_of(store, take(store, budget=BUDGET))
-    assert abs(claimed["idle"] - claimed["busy"]) <= 25
+    assert_served_alike(store)
 
 
 @pytest.mark.parametrize("few", [2, FEW_CHUNKS])
@@ -134,10 +139,7 @@ def test_a_tenant_whose_work_no_live_worker_can_score_lets_nobody_save_up_a_shar
     for _ in range(3):
         take(store, budget=BUDGET)
     submit(store, tenant="idle", chunks=200, prefix=(7, 8))
-    claimed: Counter[str] = Counter()
-    for _ in range(4):
-        claimed += tenants_of(store, take(store, budget=BUDGET))
-    assert abs(claimed["idle"] - claimed["busy"]) <= 25
+    assert_served_alike(store)
     register(store, WorkerRecord("other", other, "w", "cpu", "float32"))
     assert claim(store, "other", other, BUDGET) is not None
     assert ("of the other", False) in flows_that_are_open(store)
