@@ -31,14 +31,19 @@ def read(folder: str) -> tuple[Document, ...]:
 
 def _documents(folder: Path) -> Iterator[Document]:
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    known = {"apiVersion", "kind", "resources", "generatorOptions", "configMapGenerator"}
+    known = {"apiVersion", "kind", "resources", "generatorOptions", "configMapGenerator", "patches"}
     assert kustomization.keys() <= known, f"{folder}: not understood: {sorted(kustomization.keys() - known)}"
+    patches = [yaml.safe_load((folder / patch["path"]).read_text()) for patch in kustomization.get("patches", [])]
     for resource in kustomization.get("resources", []):
         path = (folder / resource).resolve()
-        if path.is_dir():
-            yield from _documents(path)
-        else:
-            yield from yaml.safe_load_all(path.read_text())
+        for document in _documents(path) if path.is_dir() else yaml.safe_load_all(path.read_text()):
+            merged = document
+            for patch in patches:
+                if all(document[field] == patch[field] for field in ("apiVersion", "kind")) and (
+                    document["metadata"]["name"] == patch["metadata"]["name"]
+                ):
+                    merged = _merged(merged, patch)
+            yield merged
     for generated in kustomization.get("configMapGenerator", []):
         assert generated.keys() == {"name", "envs"}, f"{folder}: not understood: {generated}"
         data: dict[str, str] = {}
@@ -46,6 +51,25 @@ def _documents(folder: Path) -> Iterator[Document]:
             data |= read_environment_file(folder / file)
         metadata = {"name": generated["name"], **kustomization.get("generatorOptions", {})}
         yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+MERGED_BY = {"containers": "name", "volumes": "name", "volumeMounts": "mountPath"}
+"""The lists of which a patch changes the entries with the same value of this field. It replaces any other list."""
+
+
+def _merged(document: Document, patch: Document) -> Document:
+    """Return a document with the fields of a strategic merge patch."""
+    found = dict(document)
+    for name, value in patch.items():
+        own = document.get(name)
+        if name in MERGED_BY and own is not None:
+            key = MERGED_BY[name]
+            kept = {entry[key]: entry for entry in own}
+            changed = [_merged(kept.pop(entry[key], {}), entry) for entry in value]
+            found[name] = [*changed, *kept.values()]  # in the order of kustomize
+        else:
+            found[name] = _merged(own, value) if isinstance(own, dict) and isinstance(value, dict) else value
+    return found
 
 
 def of_kind(documents: tuple[Document, ...], kind: str) -> dict[str, Document]:
