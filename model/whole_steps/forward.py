@@ -24,6 +24,7 @@ from model.whole_steps.extend import ExtendKey
 from model.whole_steps.filling import filled
 from model.whole_steps.layout import ItemStep, PrefillStep
 from model.whole_steps.packed import PackedKey
+from model.whole_steps.positions import PositionsKey
 from model.whole_steps.prefill import PrefillKey
 from model.whole_steps.prefix_attention import PrefixAttentionKey
 
@@ -52,20 +53,17 @@ class WholeStepForward:
 
     @property
     def has_states(self) -> bool:
-        """See :class:`model.forward.Forward`."""
         return self.pool.states is not None
 
     def core(self) -> tuple[Key, ...]:
-        """See :class:`model.forward.Forward`."""
         # Only the check of the whole model can check a whole step, so no program of one is left for later.
         read = self._shape.tiles, *(self._shape.most_read(everywhere=everywhere) for everywhere in (False, True))
         gathering = map(GatherKey, dict.fromkeys(read))
         windowed = () if self._decoder.config.window is None else (PrefixAttentionKey(windowed=True),)
-        checked = PrefixAttentionKey(), *windowed
+        checked = PositionsKey(), PrefixAttentionKey(), *windowed
         return *checked, ExtendKey(), ExtendKey(everywhere=True), PrefillKey(), *gathering, *first_heads()
 
     def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
-        """See :class:`model.forward.Forward`."""
         masks = [mask for mask, wanted in ((False, packed), (True, dense)) if wanted]
         sizes = self._buckets.packed_sizes
         heads = rest_of_heads(has_classes=bool(self._decoder.config.classes))
@@ -75,7 +73,6 @@ class WholeStepForward:
         return *heads, *(key for key in gathering if key not in known), *packing
 
     def compile(self, key: Hashable) -> None:
-        """See :class:`model.forward.Forward`."""
         self.executables[cast("Key", key)]
 
     @contextmanager
@@ -99,7 +96,6 @@ class WholeStepForward:
         self.pool = Pool.of(jax.jit(zeros, donate_argnums=range(len(arrays)), out_shardings=where)(*arrays))
 
     def fill(self, extensions: Sequence[Extension]) -> Iterator[tuple[Extension, ...]]:
-        """See :class:`model.forward.Forward`."""
         return filled(extensions, self._shape)
 
     def run(self, extensions: Sequence[Extension]) -> Computed:
@@ -129,7 +125,6 @@ class WholeStepForward:
         return executables[key], decoder.weights
 
     def packed(self, sequence: PackedSequence, *, dense: bool, adapter: str | None = None) -> Computed:
-        """See :class:`model.forward.Forward`."""
         size, logit_rows = self._buckets.packed_shape(sequence.length, len(sequence.rows))
         program, weights = self._with(adapter, PackedKey(size, logit_rows, dense))
         (states,) = program(*weights, *sequence.arrays(size, logit_rows, self._decoder.config.window))

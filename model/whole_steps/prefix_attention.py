@@ -7,6 +7,7 @@ nearly all of the weight if the row sees it, and none otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +26,16 @@ from model.programs.kind import Source, array, int32
 from model.whole_steps.decoder import StackedDecoder
 
 KEYS = 2_048 + 37
-"""Tokens of the prefixes, at most: several visits of a kernel, and an odd end."""
+"""Tokens of the prefixes of most tiles, at most: several visits of a kernel, and an odd end."""
+
+LONGEST_BYTES = 128 << 20
+"""Bytes of the last tile's prefix, at most. If they suffice, it is as long as the longest sequence that is served."""
 
 NEEDLE = 16.0
 """The score of a needle. That of other keys is near zero."""
 
 PREFIXES = 2
+"""Prefixes of the tiles before the last, in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +51,13 @@ class PrefixAttentionKey:
             prefixes = StepPrefixes(decoder.shape.block_tokens, table, counts, *rows)
             return tuple(decoder.attention.prefix(prefixes)(queries, keys, values, jnp.int32(0)))
 
-        shape, blocks = decoder.shape, _blocks(decoder)
+        shape, blocks = decoder.shape, [-(-length // decoder.shape.block_tokens) for length in _lengths(decoder)]
         heads, key_heads, head_dim = _sizes(decoder)
-        pool = 1, key_heads, PREFIXES * blocks, shape.block_tokens, decoder.attention.pool_head_dim(head_dim)
+        pool = 1, key_heads, sum(blocks), shape.block_tokens, decoder.attention.pool_head_dim(head_dim)
         arguments = (
             array(decoder.dtype, shape.tokens, heads, head_dim),
             *(array(decoder.dtype, *pool),) * 2,
-            int32(shape.tiles, blocks),
+            int32(shape.tiles, max(blocks)),
             int32(shape.tiles),
             *(int32(shape.tokens),) * (2 if self.windowed else 1),
         )
@@ -60,25 +65,33 @@ class PrefixAttentionKey:
 
     def known_answer(self, decoder: StackedDecoder, random: Generator) -> Case:
         """Prefixes in blocks that are out of order, of which each row sees another part."""
-        shape, blocks, size = decoder.shape, _blocks(decoder), decoder.shape.block_tokens
+        shape, lengths, size = decoder.shape, _lengths(decoder), decoder.shape.block_tokens
         heads, key_heads, head_dim = _sizes(decoder)
-        length = min(KEYS, blocks * size)
-        keys, values = (random.standard_normal((PREFIXES, length, key_heads, head_dim), np.float32) for _ in range(2))
-        keys, values = (part.astype(decoder.dtype) for part in (keys, values))
-        order = random.permutation(PREFIXES * blocks).astype(np.int32).reshape(PREFIXES, blocks)
-        of_tile = np.arange(shape.tiles) % PREFIXES
+        keys, values = (
+            [
+                random.standard_normal((length, key_heads, head_dim), np.float32).astype(decoder.dtype)
+                for length in lengths
+            ]
+            for _ in range(2)
+        )
+        of_tile = np.append(np.arange(shape.tiles - 1) % PREFIXES, PREFIXES)
         of_row = np.repeat(of_tile, shape.tile_rows)
-        ends = _ends(length, size, shape.tokens, random)
-        needles = _needles(ends, length, key_heads, random)
-        begins = np.maximum(ends - (decoder.config.reach if self.windowed else length), 0).astype(np.int32)
+        ends = np.empty(shape.tokens, np.int32)
+        queries = np.empty((shape.tokens, heads, head_dim), decoder.dtype)
+        for prefix, length in enumerate(lengths):
+            rows = np.flatnonzero(of_row == prefix)
+            ends[rows] = _ends(length, size, len(rows), random)
+            needles = _needles(ends[rows], length, key_heads, random)
+            looked_for = keys[prefix][needles, np.arange(key_heads)].astype(np.float32) * NEEDLE / np.sqrt(head_dim)
+            queries[rows] = np.repeat(looked_for, heads // key_heads, axis=1).astype(decoder.dtype)
+        begins = np.maximum(ends - (decoder.config.reach if self.windowed else max(lengths)), 0).astype(np.int32)
+        table = _table([-(-length // size) for length in lengths], random)
+        pool = [_in_blocks(parts, table, decoder) for parts in (keys, values)]
         counts = -(-ends.reshape(shape.tiles, -1).max(axis=1) // size)
-        looked_for = keys[of_row[:, None], needles, np.arange(key_heads)].astype(np.float32)
-        queries = np.repeat(looked_for * NEEDLE / np.sqrt(head_dim), heads // key_heads, axis=1).astype(decoder.dtype)
-        pool = [_in_blocks(part, order, decoder) for part in (keys, values)]
         arguments: tuple[ArrayLike, ...] = (
             queries,
             *pool,
-            order[of_tile],
+            table[of_tile],
             counts.astype(np.int32),
             *((ends, begins) if self.windowed else (ends,)),
         )
@@ -87,10 +100,10 @@ class PrefixAttentionKey:
 
 
 def _ends(length: int, block: int, rows: int, random: Generator) -> npt.NDArray[np.int32]:
-    """Return how many keys each row sees: about as many as some blocks have, or any number."""
+    """Return how many keys each row sees: all, about as many as some blocks have, or any number."""
     edges = np.arange(0, length + 1, block)[:, None] + np.array([-1, 0, 1])
-    ends = np.concatenate([edges.reshape(-1), random.integers(1, length + 1, rows)])[:rows]
-    return random.permutation(ends).clip(1, length).astype(np.int32)
+    ends = np.concatenate([[length], random.permutation(edges.reshape(-1)), random.integers(1, length + 1, rows)])
+    return random.permutation(ends[:rows]).clip(1, length).astype(np.int32)
 
 
 def _needles(ends: npt.NDArray[np.int32], length: int, heads: int, random: Generator) -> npt.NDArray[np.intp]:
@@ -109,20 +122,20 @@ def _needles(ends: npt.NDArray[np.int32], length: int, heads: int, random: Gener
 
 def _attended(
     queries: Any,
-    keys: Any,
-    values: Any,
+    keys: Sequence[Any],
+    values: Sequence[Any],
     prefix_of: npt.NDArray[np.intp],
     begins: npt.NDArray[np.int32],
     ends: npt.NDArray[np.int32],
 ) -> tuple[Any, Any]:
-    """Return attention of rows [T, H, D] to what they see of prefixes [n, S, K, D], and the log-sum-exp of scores."""
-    group, places = queries.shape[1] // keys.shape[2], np.arange(keys.shape[1])
+    """Return attention of rows [T, H, D] to what they see of prefixes [S, K, D], and the log-sum-exp of scores."""
+    group = queries.shape[1] // keys[0].shape[1]
     out, log_sum_exp = np.empty(queries.shape, np.float32), np.empty(queries.shape[:2], np.float32)
-    for prefix in range(len(keys)):
-        rows = np.flatnonzero(prefix_of == prefix)
+    for prefix in np.unique(prefix_of).tolist():
+        rows, places = np.flatnonzero(prefix_of == prefix), np.arange(len(keys[prefix]))
         unseen = (places < begins[rows, None]) | (places >= ends[rows, None])
         for head in range(queries.shape[1]):
-            own_keys, own_values = (part[prefix, :, head // group].astype(np.float32) for part in (keys, values))
+            own_keys, own_values = (part[prefix][:, head // group].astype(np.float32) for part in (keys, values))
             scores = queries[rows, head].astype(np.float32) @ own_keys.T / np.float32(np.sqrt(queries.shape[2]))
             scores[unseen] = -np.inf
             peak = scores.max(axis=1, keepdims=True)
@@ -133,21 +146,31 @@ def _attended(
     return out, log_sum_exp
 
 
-def _in_blocks(part: Any, order: npt.NDArray[np.int32], decoder: StackedDecoder) -> Any:
-    """Return keys or values of prefixes, [n, S, K, D], in the blocks of a pool of one layer."""
-    prefixes, _, key_heads, head_dim = part.shape
-    size = decoder.shape.block_tokens
-    pool = np.zeros((key_heads, order.size, size, decoder.attention.pool_head_dim(head_dim)), decoder.dtype)
-    for prefix in range(prefixes):
-        for number, block in enumerate(order[prefix].tolist()):
-            tokens = part[prefix, number * size : (number + 1) * size]
+def _table(blocks: Sequence[int], random: Generator) -> npt.NDArray[np.int32]:
+    """Return which blocks each prefix has, out of order, [n, most blocks]. Behind its own come those of another."""
+    order = random.permutation(sum(blocks)).astype(np.int32)
+    begins = np.cumsum([0, *blocks[:-1]])
+    return np.stack([np.roll(order, -begin)[: max(blocks)] for begin in begins])
+
+
+def _in_blocks(parts: Sequence[Any], table: npt.NDArray[np.int32], decoder: StackedDecoder) -> Any:
+    """Return keys or values of prefixes, [S, K, D] each, in the blocks of a pool of one layer."""
+    size, (_, key_heads, head_dim) = decoder.shape.block_tokens, parts[0].shape
+    blocks = sum(-(-len(part) // size) for part in parts)
+    pool = np.zeros((key_heads, blocks, size, decoder.attention.pool_head_dim(head_dim)), decoder.dtype)
+    for part, of_prefix in zip(parts, table.tolist(), strict=True):
+        for block, begin in zip(of_prefix, range(0, len(part), size), strict=False):
+            tokens = part[begin : begin + size]
             pool[:, block, : len(tokens), :head_dim] = tokens.swapaxes(0, 1)
     return pool[None]
 
 
-def _blocks(decoder: StackedDecoder) -> int:
-    """Return the blocks of a prefix: for so many tokens, or for as many as the model serves."""
-    return min(decoder.shape.longest, -(-KEYS // decoder.shape.block_tokens))
+def _lengths(decoder: StackedDecoder) -> list[int]:
+    """Return the tokens of each prefix, of which the last one is as long as the model serves, if that fits."""
+    size, (_, key_heads, head_dim) = decoder.shape.block_tokens, _sizes(decoder)
+    token_bytes = 2 * key_heads * decoder.attention.pool_head_dim(head_dim) * decoder.dtype.itemsize
+    served = decoder.shape.longest * size
+    return [*(min(KEYS, served),) * PREFIXES, min(max(KEYS, LONGEST_BYTES // token_bytes), served)]
 
 
 def _sizes(decoder: StackedDecoder) -> tuple[int, int, int]:

@@ -30,6 +30,7 @@ from model.whole_steps.decoder import StackedDecoder
 from model.whole_steps.extend import ExtendKey
 from model.whole_steps.forward import Key, WholeStepForward
 from model.whole_steps.packed import PackedKey
+from model.whole_steps.positions import PositionsKey
 from model.whole_steps.prefill import PrefillKey
 from model.whole_steps.prefix_attention import PrefixAttentionKey
 from scoring.layout import GroupWork
@@ -135,6 +136,8 @@ def _name(key: Key, arguments: Sequence[Any]) -> str:
             return f"gather of {states} states"
         case PrefixAttentionKey():
             return "check of attention"
+        case PositionsKey():
+            return "check of positions"
         case TargetHeadKey(rows, targets, top):
             return f"head of targets, {rows} rows, {targets} targets{_AND_TOP * top}"
     return str(key)

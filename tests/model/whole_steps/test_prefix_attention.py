@@ -15,6 +15,7 @@ from model.attention.contract import AttendPrefix, AttentionOutput, StepPrefixes
 from model.attention.xla import XLAAttention
 from model.checks.known_answer import KnownAnswerError
 from model.engine import Engine
+from model.whole_steps import prefix_attention
 from model.whole_steps.forward import WholeStepForward
 from model.whole_steps.prefix_attention import PrefixAttentionKey
 from tests.model import engines
@@ -97,3 +98,10 @@ def test_an_error_is_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch, error
     monkeypatch.setattr(forward.executables, "_shared", {})
     with pytest.raises(KnownAnswerError, match="PrefixAttentionKey"):
         forward.executables._compiled(PrefixAttentionKey())
+
+
+def test_an_error_behind_the_end_of_all_prefixes_but_the_longest_is_seen(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_attention, "KEYS", AT // 2)
+    test_an_error_is_seen(engine, monkeypatch, {"changed": sees_one_more})
