@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
 from kombu.entity import Exchange, Queue
@@ -58,7 +59,7 @@ def ended_channel(prefix: str) -> str:
 
 def create_celery(redis_url: str, prefix: str) -> Any:
     """Return the Celery application of a worker, not yet connected. Celery has no types, hence ``Any``."""
-    app = Celery("scoreline", broker=redis_url, set_as_current=False)
+    app = Celery("scoreline", broker=_with_checked_certificate(redis_url), set_as_current=False)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -88,3 +89,10 @@ def create_celery(redis_url: str, prefix: str) -> Any:
         },
     )
     return app
+
+
+def _with_checked_certificate(redis_url: str) -> str:
+    """Return the URL with an option that has Celery check the certificate of TLS, as redis-py does by default."""
+    if not redis_url.startswith("rediss:") or "ssl_cert_reqs" in parse_qs(urlsplit(redis_url).query):
+        return redis_url
+    return f"{redis_url}{'&' if '?' in redis_url else '?'}ssl_cert_reqs=required"

@@ -25,10 +25,11 @@ class _SecretFiles(PydanticBaseSettingsSource):
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Return the value of a setting, None if no file is named."""
         variable = variable_of(field_name)
-        path = os.environ.get(f"{variable}_FILE", "") if field_name in SECRETS else ""
+        environment = {name.upper(): value for name, value in os.environ.items()}  # pydantic-settings ignores case
+        path = environment.get(f"{variable}_FILE", "") if field_name in SECRETS else ""
         if not path:
             return None, field_name, False
-        if os.environ.get(variable):
+        if environment.get(variable):
             raise SettingError(f"{variable} and {variable}_FILE are both set: unset one of them")
         try:
             return Path(path).read_text(encoding="utf-8").rstrip("\r\n"), field_name, False

@@ -150,6 +150,8 @@ def test_a_url_of_redis_that_can_be_used_is_taken(url: str) -> None:
     [
         ("postgresql+psycopg://user:p@ss/w:rd@host:5432/name", "postgresql+psycopg://user:***@host:5432/name"),
         ("postgresql://host/name?user=u&password=secret&sslmode=require", "***&sslmode=require"),
+        ("host=db password=secret user=u", "host=db password=*** user=u"),
+        ("password = secret host=db", "password = *** host=db"),
         ("sqlite:///a/b.db", "sqlite:///a/b.db"),
         ("sqlite:///a:b.db", "sqlite:///a:b.db"),
         # Without a host. What stands behind a name may be a port, if it can be one.
@@ -215,6 +217,7 @@ def test_a_secret_may_come_from_a_file(
         slice_of()
     assert value not in str(raised.value)
     monkeypatch.delenv(variable)
-    monkeypatch.setenv(f"{variable}_FILE", str(tmp_path / "nowhere"))
+    monkeypatch.delenv(f"{variable}_FILE")
+    monkeypatch.setenv(f"{variable}_FILE".lower(), str(tmp_path / "nowhere"))
     with pytest.raises(SettingError, match=f"^{variable}_FILE names '.*nowhere', which can't be read: No such file"):
         slice_of()

@@ -165,8 +165,8 @@ def _check_options(url: URL) -> None:
 
 
 def server_timeout(seconds: float) -> str:
-    """Return PostgreSQL's own time limit for a statement whose answer is waited for so long."""
-    return f"{max(1, round(1000 * SERVER_SHARE * seconds))}ms"
+    """Return PostgreSQL's own time limit for a statement whose answer is waited for so long, 24 days at the most."""
+    return f"{min(2**31 - 1, max(1, round(1000 * SERVER_SHARE * seconds)))}ms"
 
 
 class WatchedConnection(psycopg.Connection[Any]):

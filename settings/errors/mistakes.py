@@ -15,7 +15,7 @@ LONGEST_QUOTE = 100  # characters of a value that a message quotes
 _USER = re.compile(r"[^:/@\s]*")
 # Of a URL without a host. A number behind a name is taken for a port.
 _NO_HOST = re.compile(r"(://[^:/?#\[\]]*:)(?!(?<!://:)\d{1,5}(?:[/?#]|$)).*", re.DOTALL)
-_SECRET_OPTION = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
+_SECRET_OPTION = re.compile(r"((?:^|[?&\s])[^=&\s]*(?:password|secret|token)[^=&\s]*\s*=\s*)[^&\s]*", re.IGNORECASE)
 _KINDS = {"integer": "a whole number", "number": "a finite number", "boolean": "true or false", "string": "a text"}
 _FORMATS = {
     "ipv4network": "an IPv4 network",

@@ -5,6 +5,14 @@ from __future__ import annotations
 from tests.kubernetes.keda import STRING, strict
 
 _LABELS = {"type": "object", "additionalProperties": STRING}
+_RELABELING = strict("targetLabel replacement", targetLabel=STRING, replacement=STRING)
+_ENDPOINT = strict(
+    "port",
+    port=STRING,
+    path=STRING,
+    interval=STRING,
+    relabelings={"type": "array", "items": _RELABELING},
+)
 
 POD_MONITOR = strict(
     "apiVersion kind metadata spec",
@@ -14,6 +22,6 @@ POD_MONITOR = strict(
     spec=strict(
         "selector podMetricsEndpoints",
         selector=strict("matchLabels", matchLabels=_LABELS),
-        podMetricsEndpoints={"type": "array", "items": strict("port", port=STRING, path=STRING, interval=STRING)},
+        podMetricsEndpoints={"type": "array", "items": _ENDPOINT},
     ),
 )

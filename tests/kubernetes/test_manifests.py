@@ -258,8 +258,13 @@ def test_the_metrics_of_every_role_are_read(overlay: str) -> None:
 def test_the_ingress_leads_to_the_api_and_not_to_its_metrics() -> None:
     (ingress,) = read("ingress")
     (service,) = of_kind(read(OVERLAYS[0]), "Service").values()
-    for path in ingress["spec"]["rules"][0]["http"]["paths"]:
-        assert path["path"] in {"/v1", "/v2", "/livez"}
+    routes = ingress["spec"]["rules"][0]["http"]["paths"]
+    exact = {route["path"] for route in routes if route["pathType"] == "Exact"}
+    begin = tuple(f"{route['path']}/" for route in routes if route["pathType"] == "Prefix")
+    paths = json.loads((FOLDER.parents[1] / "docs" / "openapi.json").read_text())["paths"]
+    kept = {path for path in paths if path not in exact and not path.startswith(begin)}
+    assert kept == {"/", "/health", "/metrics", "/readyz"}
+    for path in routes:
         assert path["backend"]["service"]["name"] == service["metadata"]["name"]
         assert path["backend"]["service"]["port"]["name"] == service["spec"]["ports"][0]["name"]
 

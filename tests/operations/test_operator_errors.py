@@ -78,6 +78,7 @@ SLOW = [
     Mistake("tenants list", UNAVAILABLE, ("no such file",)),
     Mistake("tenants list --data /proc", USAGE, ("--data is '/proc'",)),
     Mistake("tenants set acme --weight heavy", USAGE, ("--weight", "'heavy'")),
+    Mistake("tenants changes --limit 10001", USAGE, ("--limit", "a whole number from 1 to 10000")),
     Mistake("tenants set acme --requests-per-second many", USAGE, ("--requests-per-second", "'many'")),
     Mistake("check --data nowhere", USAGE, ("--data is 'nowhere'",)),
     Mistake("webhooks secret show", UNAVAILABLE, ("no such file",)),

@@ -124,6 +124,13 @@ def test_a_slow_transaction_may_take_longer_as_long_as_the_server_lets_others_co
         slow_in_a_quick_transaction(store)
 
 
+def test_a_limit_that_is_meant_as_none_is_taken(postgres_url: str) -> None:
+    store = Database.open(StoreSettings(database_url=postgres_url, statement_seconds=1e9, long_statement_seconds=1e9))
+    with store.write(slow=True) as tx:
+        assert tx.scalar(text("SHOW statement_timeout")) == "2147483647ms"
+    store.close()
+
+
 def slow_in_a_quick_transaction(store: Database) -> None:
     """Use the connection that a slow transaction has used before."""
     with store.write() as tx:
