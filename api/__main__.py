@@ -48,9 +48,9 @@ def main() -> int:
             return Ending.FAILED
         starting = Starting(addresses.sockets())
         addresses.close()
-    from api.processes.serving import serve_alone
+    from api.processes.serving import serve
 
-    return serve_alone(starting)
+    return serve(() if starting is None else starting.sockets, starting=starting)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from api.answers.openapi import install_openapi
 from api.background import background_tasks
 from api.budget import Budget, PlaceForEachRequest
 from api.callers.authentication import Authenticator, is_keyless, require_keys
-from api.callers.callers import Callers
 from api.callers.rate_limiting import RateLimits
 from api.drift import DriftCollector, ScoreCounts
 from api.events.streams import Streams
@@ -46,7 +45,7 @@ from api.routes import (
 )
 from api.routes import webhooks as webhook_routes
 from api.routes.deployment import documentation, health, metrics, models, overview, page, receipts, start
-from api.service import Service
+from api.service import Callers, Service
 from api.siblings import Siblings
 from api.store import Store
 from api.text_process.body_reader import BodyReader
@@ -55,7 +54,6 @@ from api.threads import Threads
 from api.waiting.ended_jobs import EndedJobs
 from api.waiting.waiters import Waiters
 from bell.opening import open_api_bell
-from bell.redis_bell import RedisBell
 from jobs.catalogue import list_models
 from jobs.invariant_watch import Watch
 from jobs.queue.worker_registry import live_workers
@@ -153,7 +151,10 @@ def create_app(
     named_tenants = 0 if telemetry is None else telemetry.metric_tenants
     process_metrics = Metrics(database, watch, store.worker_fresh_seconds, ended, budget, siblings, named_tenants)
     process_metrics.show(DriftCollector(score_counts))
-    if isinstance(doorbell, RedisBell):
+    if bell.bell_socket is None:
+        from bell.redis_bell import RedisBell
+
+        assert isinstance(doorbell, RedisBell)
         doorbell.on_lost = process_metrics.counter_of_lost_rings()
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 
 from fastapi import Request
@@ -53,7 +53,6 @@ class Use:
         self._by_tenant: Counter[str] = Counter()  # only tenants that use something
 
     def of(self, tenant: str) -> int:
-        """Return the use of a tenant."""
         return self._by_tenant[tenant]
 
     def add(self, tenant: str | None, amount: int) -> None:
@@ -236,6 +235,14 @@ class PlaceForEachRequest:
 
 
 def place_of(request: Request) -> Place:
-    """Return the place of a request."""
     place: Place = request.scope[_PLACE]
     return place
+
+
+def counts_as(kind: Kind) -> Callable[[Request], Awaitable[None]]:
+    """Return a dependency of a route whose requests take places of this kind, before the caller is known."""
+
+    async def count(request: Request) -> None:
+        place_of(request).kind = kind
+
+    return count

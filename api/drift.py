@@ -169,6 +169,7 @@ class ScoreCounts:
         return [] if self._folder is None else self._found.get()
 
     def _look(self) -> list[Drift]:
+        assert self._folder is not None
         end = int(time.time() // _HOUR)
         references = dict(_references(self._folder))
         try:
@@ -225,10 +226,10 @@ def _judged(computed: Computed) -> Iterator[tuple[Rule, Floats, Floats | None]]:
             yield rules[answer.name], np.array([shares_of_answer(answer)]), mass
 
 
-def _references(folder: ArtefactFolder | None) -> Iterator[tuple[str, tuple[str, Reference]]]:
-    for name in [] if folder is None else folder.names():
+def _references(folder: ArtefactFolder) -> Iterator[tuple[str, tuple[str, Reference]]]:
+    for name in folder.names():
         try:
-            artefact = folder.find(name) if folder is not None else None
+            artefact = folder.find(name)
         except JudgementError:
             continue  # A request that names it is told why.
         reference = None if artefact is None else Reference.read(artefact.figures)

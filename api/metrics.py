@@ -164,16 +164,13 @@ class Metrics:
         self._tenant_reused.labels(tenant).inc(reused_items)
 
     def count_lines(self, *, completed: int, failed: int) -> None:
-        """Count lines of a batch that were written."""
         self._lines.labels("completed").inc(completed)
         self._lines.labels("failed").inc(failed)
 
     def count_batch(self, status: BatchStatus) -> None:
-        """Count a batch that has ended."""
         self._batches.labels(status.value).inc()
 
     def count_group(self, members: int) -> None:
-        """Count submissions that were committed together."""
         self._groups.observe(members)
 
     def count_refused(self, limit: str) -> None:

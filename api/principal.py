@@ -11,9 +11,8 @@ from fastapi.security import HTTPBearer, SecurityScopes
 from api.answers.error_responses import note
 from api.budget import place_of
 from api.callers.authentication import Principal, claimed_key_id, require_scope
-from api.callers.callers import Callers
 from api.request_id import add_headers
-from api.service import CallersOf
+from api.service import Callers, CallersOf
 from jobs.tenancy.keys import Scope
 from scoring.error_codes import RequestError
 

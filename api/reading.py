@@ -48,17 +48,14 @@ class ReadingContext:
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """The tokenizer of the model."""
         return self.model.tokenizer
 
     @property
     def card(self) -> ModelCard:
-        """The card of the model."""
         return self.model.card
 
     @property
     def templates(self) -> KnownTemplates:
-        """The templates of the model."""
         return self.model.templates
 
     def on_loop(self, most_pairs: int) -> ReadingContext:

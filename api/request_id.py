@@ -15,7 +15,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.answers.error_responses import error_response, internal_error, noted_of
+from api.answers.error_responses import error_response, noted_of
+from scoring.error_codes import ErrorCode, RequestError
 
 HEADER = "x-request-id"
 
@@ -88,7 +89,9 @@ class RequestContext:
                 log.exception("unexpected error", method=scope["method"], path=scope["path"])
                 if status is not None:
                     raise  # The response has begun, so the server closes the connection instead of sending an envelope.
-                await error_response(internal_error(request_id))(scope, receive, send_with_id)
+                # It names the log entry and tells nothing about the cause.
+                fault = RequestError(ErrorCode.INTERNAL_ERROR, f"internal error; please quote request id {request_id}")
+                await error_response(fault)(scope, receive, send_with_id)
             finally:
                 seconds = time.perf_counter() - started_at
                 self.count_request(scope, status or CLIENT_CLOSED_REQUEST, seconds, noted.get("code"))

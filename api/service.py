@@ -9,7 +9,8 @@ from fastapi import Depends, Request
 
 from api.acceptance.acceptance import Acceptance
 from api.budget import Budget
-from api.callers.callers import Callers
+from api.callers.authentication import Authenticator
+from api.callers.rate_limiting import RateLimits
 from api.events.streams import Streams
 from api.metrics import Metrics
 from api.probes import Probes
@@ -23,6 +24,14 @@ from telemetry.tracing import Tracer
 
 if TYPE_CHECKING:
     from judgement.receipts import ReceiptKeys
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Callers:
+    """What a process knows of its callers: who they are, and how often they may call."""
+
+    authenticator: Authenticator
+    rate_limits: RateLimits
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

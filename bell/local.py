@@ -35,12 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 def line_of(message: dict[str, object]) -> bytes:
-    """Encode a message."""
     return json.dumps(message).encode() + b"\n"
 
 
 def ended_lines(job_ids: Sequence[str], results: Mapping[str, str] | None) -> Iterator[bytes]:
-    """Yield the lines that announce ended jobs."""
     return (b'{"ended":%b}\n' % message for message in write_notices(job_ids, results))
 
 

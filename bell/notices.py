@@ -1,8 +1,7 @@
 """The message that jobs have ended, with the results of some of them: how it is written and read.
 
 It is a JSON object. Its keys are the ids of the jobs, and the value of each is a result, or ``null``. The bell does not
-read a result, which is just a text for it. The previous version of the service sent a list of ids, which is read here
-as well. It reads an object as the list of its keys.
+read a result, which is just a text for it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeGuard
 
 MESSAGE_BYTES = 32_000
 """The most bytes of one message. That is far below the size of every buffer it passes: a line on a local socket has
@@ -50,20 +48,13 @@ def _entry(job_id: str, result: str | None) -> bytes:
 
 def read_notices(message: object) -> dict[str, str | None]:
     """Return the ended jobs in a decoded message, each with its result if it has one. Raises ValueError."""
-    match message:
-        case dict():
-            return {
-                job_id: result if isinstance(result, str) else None
-                for job_id, result in message.items()
-                if _may_be_id(job_id)
-            }
-        case list():
-            return {job_id: None for job_id in message if _may_be_id(job_id)}
-    raise ValueError("a notice must be an object or a list")
-
-
-def _may_be_id(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and len(value) <= MAX_ID_CHARACTERS
+    if not isinstance(message, dict):
+        raise ValueError("a notice must be an object")
+    return {
+        job_id: result if isinstance(result, str) else None
+        for job_id, result in message.items()
+        if len(job_id) <= MAX_ID_CHARACTERS
+    }
 
 
 def decode_notices(data: bytes) -> dict[str, str | None]:

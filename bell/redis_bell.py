@@ -59,7 +59,6 @@ class RedisBell:
         self._try(lambda: self._publish_ended(job_ids, results))
 
     def close(self) -> None:
-        """Close all connections."""
         self._redis.close()
 
     def _publish_ring(self, model: str) -> None:

@@ -27,6 +27,7 @@ from scipy.special import log_softmax, softmax
 
 from benchmarks.shapes import SHAPES
 from checkpoints.card import ModelCard
+from demonstration.saving import config_fields
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from scoring.layout import ChunkWork, GroupWork, Head, Rows
@@ -82,7 +83,7 @@ def random_tensors(config: DecoderConfig, seed: int) -> dict[str, np.ndarray]:
 
 def write(directory: Path, config: DecoderConfig, seed: int) -> Path:
     """Write a random bf16 checkpoint in HuggingFace's format."""
-    (directory / "config.json").write_text(json.dumps(config.to_huggingface() | {"dtype": "bfloat16"}))
+    (directory / "config.json").write_text(json.dumps(config_fields(config) | {"dtype": "bfloat16"}))
     save_file(random_tensors(config, seed), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.shapes import SHAPES
+from demonstration.saving import joined
 from model.architecture.config import DecoderConfig
-from model.architecture.stored.fused import joined
 from model.architecture.weights import fused_tensors
 
 DTYPES = ("bfloat16", "float32")

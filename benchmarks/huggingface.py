@@ -17,6 +17,7 @@ import numpy as np
 from benchmarks.shapes import SHAPES
 from benchmarks.timing import Measured, timed
 from benchmarks.workloads import LabelSequences, LabelWorkload, batches, beginning
+from demonstration.saving import config_fields
 from tools.tpu.workloads import Sequences, Workload, labels_of
 
 CACHED_ITEMS = 25
@@ -41,7 +42,7 @@ class HuggingFace:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 
-        fields = SHAPES[shape].to_huggingface()
+        fields = config_fields(SHAPES[shape])
         config = AutoConfig.for_model(fields.pop("model_type"), **fields)
         self._torch = torch
         self._model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.upload import memory_mb
 from scoreline.client import Client
 from tests.api.tiny_model import make_model_directory
-from tests.scoreline.running import Up
+from tests.scoreline.running import CommandUp
 
 LABELS = (" yes", " no")
 SAMPLES = 20
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=8)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="scoreline-map-") as folder:
-        up = Up(make_model_directory(Path(folder) / "tiny"), Path(folder) / "up")
+        up = CommandUp(make_model_directory(Path(folder) / "tiny"), Path(folder) / "up")
         try:
             up.wait_until_ready(300.0)
             figures = measure(up, given.pairs, given.items, given.concurrency)
@@ -46,7 +46,7 @@ def main() -> None:
     print(json.dumps(figures))
 
 
-def measure(up: Up, count: int, items: int, concurrency: int) -> dict[str, object]:
+def measure(up: CommandUp, count: int, items: int, concurrency: int) -> dict[str, object]:
     """Score all pairs, and return what it took."""
     client_mb: list[int] = []
     api_mb: list[int] = []

@@ -80,27 +80,7 @@ def training_examples(seed: int, mixture: Mixture = TEXTS) -> Iterator[Example]:
     rng = random.Random(seed)
     tasks, shares = list(mixture), list(mixture.values())
     while True:
-        match rng.choices(tasks, weights=shares)[0]:
-            case Task.SENTIMENT:
-                yield sentiment_example(rng, keep_out=False)
-            case Task.RELEVANCE:
-                yield relevance_example(rng, keep_out=False)
-            case Task.CHOICE:
-                yield choice_example(rng, keep_out=False)
-            case Task.TOPICS:
-                yield topic_example(rng)
-            case Task.DEPARTMENT:
-                yield department_example(rng)
-            case Task.LOOK_UP:
-                yield look_up_example(rng)
-            case Task.OPTION:
-                yield option_example(rng, keep_out=False)
-            case Task.MANY_OPTIONS:
-                yield option_example(rng, keep_out=False, many=True)
-            case Task.LEVEL:
-                yield level_example(rng, keep_out=False)
-            case Task.YES_OR_NO:
-                yield yes_or_no_example(rng, keep_out=False)
+        yield _example(rng.choices(tasks, weights=shares)[0], rng, keep_out=False)
 
 
 def held_out_examples(task: Task, count: int, seed: int, new_sentences: bool = False) -> list[Example]:
@@ -113,25 +93,28 @@ def held_out_examples(task: Task, count: int, seed: int, new_sentences: bool = F
     for _ in range(_DRAWS * count):
         if len(found) == count:
             break
-        match task:
-            case Task.SENTIMENT:
-                example = sentiment_example(rng, keep_out=True)
-            case Task.RELEVANCE:
-                example = relevance_example(rng, keep_out=True, new_only=new_sentences)
-            case Task.CHOICE:
-                example = choice_example(rng, keep_out=True)
-            case Task.OPTION:
-                example = option_example(rng, keep_out=True, new_only=new_sentences)
-            case Task.MANY_OPTIONS:
-                example = option_example(rng, keep_out=True, many=True)
-            case Task.LEVEL:
-                example = level_example(rng, keep_out=True)
-            case Task.YES_OR_NO:
-                example = yes_or_no_example(rng, keep_out=True)
-            case _:
-                raise ValueError(f"{task} has no held-out part")
+        example = _example(task, rng, keep_out=True, new_only=new_sentences)
         found[example.query, example.item] = example
     return list(found.values())
+
+
+def _example(task: Task, rng: random.Random, *, keep_out: bool, new_only: bool = False) -> Example:
+    match task:
+        case Task.SENTIMENT:
+            return sentiment_example(rng, keep_out)
+        case Task.RELEVANCE:
+            return relevance_example(rng, keep_out, new_only)
+        case Task.CHOICE:
+            return choice_example(rng, keep_out)
+        case Task.OPTION | Task.MANY_OPTIONS:
+            return option_example(rng, keep_out, new_only, many=task is Task.MANY_OPTIONS)
+        case Task.LEVEL:
+            return level_example(rng, keep_out)
+        case Task.YES_OR_NO:
+            return yes_or_no_example(rng, keep_out)
+    if keep_out:
+        raise ValueError(f"{task} has no held-out part")
+    return {Task.TOPICS: topic_example, Task.DEPARTMENT: department_example, Task.LOOK_UP: look_up_example}[task](rng)
 
 
 def batches(tokenizer: Tokenizer, tokens: int, seed: int, mixture: Mixture) -> Iterator[Batch]:

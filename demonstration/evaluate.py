@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
-import numpy as np
 
 from checkpoints.files import read_model_card
 from demonstration.corpus import held_out_examples
@@ -21,7 +20,6 @@ from demonstration.example import Example, Task
 from demonstration.train import MODEL
 from model.engine import Engine
 from model.platforms import Platform
-from scoring.conversion import to_scores
 from scoring.layout import ChunkWork, GroupWork, Head
 from scoring.tokenizing.tokenization import TextTokenizer
 from settings.engine import EngineSettings
@@ -57,14 +55,6 @@ class Judge:
         card = read_model_card(directory, None, None, tokenizer)
         platform = Platform.of(jax.devices()[0])
         return cls(Engine.load(directory, EngineSettings(dtype="bfloat16"), card, platform), tokenizer)
-
-    def probabilities(self, query: str, items: Sequence[str], labels: Sequence[str], *, softmax: bool) -> np.ndarray:
-        """Return P(label | query + item), float64 [items, labels]; with ``softmax``, among the labels alone."""
-        prefix, rows = self.tokenizer.encode_rows(query, items)
-        ids = tuple(self.tokenizer.single_token(label) for label in labels)
-        group = GroupWork("asked", prefix, (ChunkWork(0, rows, ids, Head.LOGPROBS),))
-        (scored,) = self.engine.score([group], lambda: None)
-        return to_scores(scored.scores, softmax)
 
     def answers(self, examples: Sequence[Example]) -> list[str]:
         """Return the most probable of each example's labels."""

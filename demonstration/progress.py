@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from demonstration.corpus import held_out_examples
 from demonstration.example import Example, Task
+from demonstration.whole_sequences import hidden_states
 from model.architecture.decoder import Decoder
 
 TASKS = (Task.SENTIMENT, Task.RELEVANCE, Task.CHOICE, Task.OPTION, Task.MANY_OPTIONS, Task.LEVEL, Task.YES_OR_NO)
@@ -23,7 +24,7 @@ _ROWS = 40
 
 @nnx.jit
 def _logits(decoder: Decoder, tokens: Array, last: Array) -> Array:
-    hidden = decoder.model.hidden_states(tokens)
+    hidden = hidden_states(decoder.model, tokens)
     return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0] @ decoder.head_kernel()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from demonstration.example import RELEVANCE_LABELS, Example, Task
 from demonstration.sentences import capitalised, fill, held_out, words
@@ -125,30 +124,25 @@ def _easy_document(found: dict[str, list[str]], query_phrase: str, relevant: boo
     return fill(rng.choice(_DOCUMENTS_DO if kind == "do" else _DOCUMENTS_ABOUT), rng, **{kind: phrase})
 
 
-@dataclass(frozen=True)
-class _Search:
-    """A query about a topic, and the rules for its documents."""
+def _document_for(topic: str, phrase: str, rng: random.Random, keep_out: bool, new_only: bool) -> tuple[str, bool]:
+    """Return a document, empty if none is found, and whether it is about the query's topic, as half of them are.
 
-    topic: str
-    phrase: str  # of the query
-    keep_out: bool  # sentences that training never shows with the phrase
-    new_only: bool  # sentences that training never shows
-
-    def document(self, rng: random.Random) -> tuple[str, bool]:
-        """Return a document, empty if none is found, and whether it is about the query's topic, as half of them are."""
-        topics = words("topics")
-        relevant = rng.random() < 0.5
-        found = topics[self.topic if relevant else rng.choice([name for name in topics if name != self.topic])]
-        sentences = 1 if self.new_only else rng.choice((1, 1, 1, 2, 2, 3))
-        if not self.keep_out and rng.random() < _LONG_SHARE:
-            sentences = rng.randint(4, 7)
-        if not self.keep_out and not relevant and rng.random() < _REVIEW_SHARE:
-            return write_review(rng, rng.random() < 0.5), relevant
-        if not self.keep_out and rng.random() < _EASY_SHARE and not held_out("pair", self.phrase, self.phrase):
-            document = _easy_document(found, self.phrase, relevant, rng)
-        else:
-            document = _document(found, self.phrase, rng, self.keep_out, self.new_only, sentences)
-        return capitalised(document), relevant
+    phrase: of the query; keep_out: its sentences are such that training never shows with the phrase; new_only: such
+    that training never shows.
+    """
+    topics = words("topics")
+    relevant = rng.random() < 0.5
+    found = topics[topic if relevant else rng.choice([name for name in topics if name != topic])]
+    sentences = 1 if new_only else rng.choice((1, 1, 1, 2, 2, 3))
+    if not keep_out and rng.random() < _LONG_SHARE:
+        sentences = rng.randint(4, 7)
+    if not keep_out and not relevant and rng.random() < _REVIEW_SHARE:
+        return write_review(rng, rng.random() < 0.5), relevant
+    if not keep_out and rng.random() < _EASY_SHARE and not held_out("pair", phrase, phrase):
+        document = _easy_document(found, phrase, relevant, rng)
+    else:
+        document = _document(found, phrase, rng, keep_out, new_only, sentences)
+    return capitalised(document), relevant
 
 
 def relevance_example(rng: random.Random, keep_out: bool, new_only: bool = False) -> Example:
@@ -160,7 +154,7 @@ def relevance_example(rng: random.Random, keep_out: bool, new_only: bool = False
     while not document:
         topic = rng.choice(list(words("topics")))
         query, phrase = _query(words("topics")[topic], rng)
-        document, relevant = _Search(topic, phrase, keep_out, new_only).document(rng)
+        document, relevant = _document_for(topic, phrase, rng, keep_out, new_only)
     before, after = rng.choice(_LAYOUTS)
     shape: Callable[[str], str] = capitalised if rng.random() < 0.3 else str
     return Example(

@@ -30,7 +30,6 @@ _CUES = ("\nSentiment:", "\nSentiment:", " Sentiment:", "\nThe sentiment is", "\
 class _Kind:
     """The words for one kind of reviewed thing and one opinion of it."""
 
-    names: list[str]
     aspects: list[str]
     adjectives: list[str]
     happened: list[str]
@@ -40,7 +39,7 @@ def _kind(name: str, good: bool) -> _Kind:
     table = words("sentiment")["kinds"][name]
     side = "good" if good else "bad"
     general = words("sentiment")["general"][side]
-    return _Kind(table["names"], table["aspects"], table[side] * 2 + general, table[f"happened_{side}"])
+    return _Kind(table["aspects"], table[side] * 2 + general, table[f"happened_{side}"])
 
 
 class _Writer:

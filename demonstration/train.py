@@ -23,11 +23,13 @@ from tokenizers import Tokenizer
 from demonstration.corpus import DECISIONS, LOOKING_UP, MANY_OPTIONS, TEXTS, Batch, Mixture, batches, training_examples
 from demonstration.decisions import save_decisions
 from demonstration.progress import accuracies
+from demonstration.saving import save
 from demonstration.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
+from demonstration.whole_sequences import hidden_states
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import MLP, Decoder
 from model.architecture.rope import Rope
-from model.architecture.weights import load, save
+from model.architecture.weights import load
 
 MODEL = Path(__file__).parent / "model"
 CONFIG = DecoderConfig(
@@ -80,7 +82,7 @@ class Recipe:
 
 def loss(decoder: Decoder, batch: Batch) -> tuple[Array, Array]:
     """Return the cross entropy to be minimised, and that of the answers alone: float32 scalars."""
-    hidden = decoder.model.hidden_states(batch.tokens)  # [B, L, width]
+    hidden = hidden_states(decoder.model, batch.tokens)  # [B, L, width]
     chosen = jnp.take_along_axis(hidden, batch.positions[..., None], axis=1)  # [B, T, width]
     logits = chosen @ decoder.head_kernel()  # [B, T, vocabulary]
     surprise = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)

@@ -95,13 +95,9 @@ class Sample:
         _, clusters = np.unique(self.clusters[rows], return_inverse=True)
         return Sample(self.probabilities[rows], self.truth[rows], clusters.astype(np.int64))
 
-    def one_row_of_each_cluster(self, seed: int = 0) -> Sample:
-        """Return a row of each cluster, drawn at random with a fixed seed, so that all rows are independent."""
-        return self.of_rows(self.independent_rows(seed))
-
-    def independent_rows(self, seed: int = 0) -> Places:
-        """Return the places of these rows, [C]."""
-        order = np.random.default_rng(seed).permutation(self.rows)
+    def independent_rows(self) -> Places:
+        """Return the places of one row of each cluster, [C], drawn at random with a fixed seed."""
+        order = np.random.default_rng(0).permutation(self.rows)
         _, first = np.unique(self.clusters[order], return_index=True)
         return np.sort(order[first])
 

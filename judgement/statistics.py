@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from judgement.sample import Floats, Places
 
-
-class Statistic(Protocol):
-    """A figure of a sample."""
-
-    def __call__(self, counts: Floats) -> Floats:
-        """Return the figure of each resample, [R]. counts: [R, C] how often each cluster counts. NaN: it has none."""
-        ...
+Statistic = Callable[[Floats], Floats]
+"""A figure of a sample: of each resample, [R], by how often each cluster counts in it, [R, C]. NaN: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

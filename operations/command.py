@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from jobs.outages import explain_outage
 from jobs.store.database import Database, StorageUnavailable, StoreError
-from jobs.store.migration import UnknownSchemaError
+from jobs.store.revisions import UnknownSchemaError
 from settings.errors.endings import Ending, in_one_line
 from settings.errors.mistakes import SettingError
 from settings.store import StoreSettings

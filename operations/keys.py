@@ -14,7 +14,7 @@ from jobs.store.database import Database
 from jobs.tenancy.keys import KeyRecord, Scope, create_key, list_keys, revoke_key
 from jobs.tenancy.tenants import DEFAULT_TENANT
 from operations.command import Arguments, run_on_store
-from operations.table import format_time, print_json, print_table
+from operations.table import format_time, print_json, print_records
 from settings.errors.endings import Ending
 
 COLUMNS = ("ID", "TENANT", "NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "REVOKED")
@@ -31,10 +31,8 @@ def _run(database: Database, given: argparse.Namespace) -> int:
                 return Ending.DONE
             print(f"key {record.id} of tenant {record.tenant}; it is shown this once:", file=sys.stderr)
             print(key)
-        case "list" if given.json:
-            print_json([asdict(record) for record in list_keys(database, given.tenant)])
         case "list":
-            print_table(COLUMNS, map(_row, list_keys(database, given.tenant)))
+            return print_records(COLUMNS, list_keys(database, given.tenant), _row, as_json=given.json)
         case "revoke":
             if not revoke_key(database, given.id):
                 raise ValueError(f"there is no key {given.id!r}; `scoreline keys list` shows their ids")

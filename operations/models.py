@@ -6,7 +6,7 @@ import argparse
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from checkpoints.source import Contents, find_checkpoint
 from jobs.catalogue import ListedModel, NewModel, list_models, no_such_model, put_models, retire_model
 from jobs.store.database import Database
 from operations.command import Arguments, run_on_store
-from operations.table import format_time, print_json, print_table
+from operations.table import format_time, print_records
 from scoring.served_model import ServedModel
 from scoring.templates.template import SUFFIX
 from scoring.templates.wording import TemplateError
 from settings.catalogue import settings_of_model
-from settings.errors.endings import Ending, in_one_line
+from settings.errors.endings import in_one_line
 from settings.scoring import ScoringSettings
+from settings.slice import split_at_commas
 
 COLUMNS = ("NAME", "VERSION", "MODEL", "REVISION", "CONTEXT", "ALIASES", "DEFAULT", "ADDED", "RETIRED")
 OPTIONS = ("model", "model_revision", "template", "context_length", "adapter_folder")
@@ -42,11 +43,7 @@ def _run(database: Database, given: argparse.Namespace) -> int:
             listed = put_models(database, wanted, others_retire=True)
         case _:
             listed = put_models(database, [_new(given.name, _fields(list_models(database), given))])
-    if given.json:
-        print_json([asdict(model) for model in listed])
-    else:
-        print_table(COLUMNS, map(_row, listed))
-    return Ending.DONE
+    return print_records(COLUMNS, listed, _row, as_json=given.json)
 
 
 def _fields(listed: list[ListedModel], given: argparse.Namespace) -> dict[str, Any]:
@@ -146,9 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         change.add_argument("--template")
         change.add_argument("--context-length", type=int)
         change.add_argument("--adapter-folder")
-        change.add_argument(
-            "--aliases", type=lambda text: [alias.strip() for alias in text.split(",") if alias.strip()]
-        )
+        change.add_argument("--aliases", type=split_at_commas)
         change.add_argument("--default", type=_yes_or_no)
     actions.add_parser("retire")
     actions.add_parser("apply")
@@ -157,10 +152,6 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("name")
         action.add_argument("--json", action="store_true", default=False)
     return parser
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _yes_or_no(text: str) -> bool:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from settings.errors.endings import Ending
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows of cells below the names of their columns."""
-    lines = [columns, *rows]
+
+def print_records(
+    columns: Sequence[str], records: Sequence[Any], row: Callable[[Any], Sequence[str]], *, as_json: bool
+) -> int:
+    """Print dataclasses: as JSON, or each as a row of cells below the names of the columns. Returns the exit code."""
+    if as_json:
+        print_json([asdict(record) for record in records])
+        return Ending.DONE
+    lines = [columns, *map(row, records)]
     widths = [max(len(line[n]) for line in lines) for n in range(len(columns))]
     for line in lines:
         print("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+    return Ending.DONE
 
 
 def print_json(value: Any) -> None:

@@ -11,9 +11,10 @@ from jobs.store.database import Database
 from jobs.tenancy.tenants import Tenant, create_tenant, list_tenants, set_tenant, suspend_tenant
 from jobs.tenant_removal import Stored, count_stored, delete_tenant, purge_tenant
 from operations.command import Arguments, run_on_store
-from operations.table import format_time, print_json, print_table
+from operations.table import format_time, print_json, print_records
 from settings.errors.endings import Ending
 from settings.keys import KeySettings
+from settings.slice import split_at_commas
 
 COLUMNS = ("TENANT", "WEIGHT", "MAX WAITING TOKENS", "REQUESTS/S", "REQUESTS/MIN", "MODELS", "SUSPENDED")
 LIMITS = ("max_waiting_tokens", "requests_per_second", "requests_per_minute")
@@ -33,11 +34,7 @@ def _run(database: Database, given: argparse.Namespace) -> int:
             listed = [suspend_tenant(database, given.name, suspended=given.action == "suspend")]
         case _:
             return _remove(database, given)
-    if given.json:
-        print_json([asdict(tenant) for tenant in listed])
-    else:
-        print_table(COLUMNS, map(_row, listed))
-    return Ending.DONE
+    return print_records(COLUMNS, listed, _row, as_json=given.json)
 
 
 def _by_their_names(database: Database, models: list[str]) -> list[str]:
@@ -81,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("create", "set"):
         change = actions.add_parser(name, argument_default=argparse.SUPPRESS)
         change.add_argument("--weight", type=float)
-        change.add_argument("--models", type=_models)
+        change.add_argument("--models", type=lambda text: None if text == "all" else split_at_commas(text))
         for limit in LIMITS:
             change.add_argument(f"--{limit.replace('_', '-')}", type=_limit)
     for name in ("suspend", "resume"):
@@ -93,10 +90,6 @@ def _parser() -> argparse.ArgumentParser:
             action.add_argument("name")
         action.add_argument("--json", action="store_true", default=False)
     return parser
-
-
-def _models(text: str) -> list[str] | None:
-    return None if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _limit(text: str) -> int | None:

@@ -12,28 +12,18 @@ RECEIPT_KEYS = "/.well-known/jwks.json"
 
 
 def job_path(job_id: str) -> str:
-    """Return the path of a job."""
     return f"{JOBS}/{job_id}"
 
 
 def job_urls(job_id: str) -> dict[str, str]:
     """Return the field ``urls`` of a job, in responses and in the bodies of webhooks."""
-    path = job_path(job_id)
-    return {
-        "self": path,
-        "scores": f"{path}/scores",
-        "events": f"{path}/events",
-        "cancel": f"{path}/cancel",
-        "deliveries": f"{path}/deliveries",
-    }
+    return _urls(job_path(job_id), "scores", "events", "cancel", "deliveries")
 
 
 def batch_urls(batch_id: str) -> dict[str, str]:
     """Return the field ``urls`` of a batch of a file, in responses and in the bodies of webhooks."""
-    path = f"/v1/batches/{batch_id}"
-    return {
-        "self": path,
-        "events": f"{path}/events",
-        "cancel": f"{path}/cancel",
-        "deliveries": f"{path}/deliveries",
-    }
+    return _urls(f"/v1/batches/{batch_id}", "events", "cancel", "deliveries")
+
+
+def _urls(path: str, *parts: str) -> dict[str, str]:
+    return {"self": path, **{part: f"{path}/{part}" for part in parts}}

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,11 +57,7 @@ LONGEST_SOCKET_PATH = 100  # bytes
 KEPT_LINES = 30  # of each process's log
 
 
-class EmbeddedError(CommandError):
-    """The service can't be started, or can't continue."""
-
-
-class StartError(EmbeddedError):
+class StartError(CommandError):
     """A process ended before the service was ready."""
 
     def __init__(self, child: Child) -> None:
@@ -174,13 +170,11 @@ class EmbeddedService:
         settings: EmbeddedSettings,
         stop: StopRequest,
         on_line: Callable[[str, LogLine], None],
-        roles: Mapping[str, str] = ROLES,
     ) -> None:
         """on_line: called, in threads of their own, with a process's role and each line that it logs."""
         self._settings = settings
         self._stop = stop
         self._on_line = on_line
-        self._roles = roles
         self._children: list[Child] = []
         self.warnings: list[str] = []  # of settings that are not used, once it has started
         self._data = DataDirectory(settings.data)
@@ -219,18 +213,18 @@ class EmbeddedService:
                 served = _apply(self._settings.models, variables)
                 variables["SCORELINE_WORKER_MODELS"] = ",".join(served)
                 self._models = len(served)
-        except EmbeddedError:
+        except CommandError:
             self._data.remove_if_new()
             raise
         self._data.add_to(variables)
         self.warnings = [*_unused_variables(), *warnings]
-        for role, module in self._roles.items():
+        for role, module in ROLES.items():
             command = python_command("-m", "scoreline.child", str(os.getpid()), module)
             self._children.append(Child(role, command, variables, self._on_line))
             self._children[-1].start()
 
     def wait_until_ready(self) -> bool:
-        """Wait until API and worker are ready. Returns False if told to stop before that. Raises EmbeddedError."""
+        """Wait until API and worker are ready. Returns False if told to stop before that. Raises CommandError."""
         with httpx2.Client(base_url=self.url, timeout=2.0, trust_env=False) as client:
             while not self._stop:
                 for child in self._children:
@@ -244,13 +238,13 @@ class EmbeddedService:
         return False
 
     def run(self) -> None:
-        """Restart processes that crash, until told to stop. Raises EmbeddedError if one keeps crashing."""
+        """Restart processes that crash, until told to stop. Raises CommandError if one keeps crashing."""
         while not self._stop:
             self.restart_ended()
             time.sleep(POLL_SECONDS)
 
     def restart_ended(self) -> None:
-        """Restart the processes that have crashed. Raises EmbeddedError if one keeps crashing."""
+        """Restart the processes that have crashed. Raises CommandError if one keeps crashing."""
         for child in self._children:
             if child.has_ended:
                 self._restart(child)
@@ -260,7 +254,7 @@ class EmbeddedService:
         quick = time.monotonic() - child.started_at < QUICK_CRASH_SECONDS
         child.quick_crashes = child.quick_crashes + 1 if quick else 0
         if child.quick_crashes >= QUICK_CRASHES:
-            raise EmbeddedError(f"the {child.role} keeps crashing: {reason}")
+            raise CommandError(f"the {child.role} keeps crashing: {reason}")
         pause = 2.0 ** max(0, child.quick_crashes - 1)
         self._on_line(child.role, LogLine(f"the {child.role} ended ({reason}); it is started again in {pause:g} s"))
         resume_at = time.monotonic() + pause
@@ -330,7 +324,7 @@ def _absolute_if_local(model: str) -> str:
 
 
 def _free_port(host: str, port: int) -> int:
-    """Return ``port``, or for 0 any free one. Raises EmbeddedError if it can't be used."""
+    """Return ``port``, or for 0 any free one. Raises CommandError if it can't be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -338,7 +332,7 @@ def _free_port(host: str, port: int) -> int:
             probe.bind(address)
             return int(probe.getsockname()[1])
     except OSError as error:
-        raise EmbeddedError(
+        raise CommandError(
             f"{host} port {port} can't be used: {error.strerror or error}; name another one with --port"
         ) from error
 
@@ -356,20 +350,20 @@ def _unused_variables() -> list[str]:
 
 
 def _prepare(variables: dict[str, str]) -> list[str]:
-    """Look at the settings, and bring the database up to date. Returns warnings. Raises EmbeddedError."""
+    """Look at the settings, and bring the database up to date. Returns warnings. Raises CommandError."""
     done = _run("operations.prepare", variables, failed="the database could not be brought up to date")
     return [line.removeprefix("warning: ") for line in _lines(done)]
 
 
 def _apply(models: Path, variables: dict[str, str]) -> list[str]:
-    """Make a file the catalogue of the database. Returns the names of its models. Raises EmbeddedError."""
+    """Make a file the catalogue of the database. Returns the names of its models. Raises CommandError."""
     failed = f"the models of {models} can't be served"
     done = _run("operations.models", variables, "apply", str(models), "--json", failed=failed)
     return [model["name"] for model in json.loads(done.stdout)]
 
 
 def _run(module: str, variables: dict[str, str], *arguments: str, failed: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of the server to its end. Raises EmbeddedError."""
+    """Run a command of the server to its end. Raises CommandError."""
     done = subprocess.run(
         python_command("-m", module, *arguments),
         env=variables,
@@ -380,9 +374,9 @@ def _run(module: str, variables: dict[str, str], *arguments: str, failed: str) -
     )
     lines = _lines(done)
     if done.returncode in (ExitCode.USAGE, ExitCode.UNAVAILABLE):
-        raise EmbeddedError(lines[-1], ExitCode(done.returncode))
+        raise CommandError(lines[-1], ExitCode(done.returncode))
     if done.returncode:
-        raise EmbeddedError(f"{failed}: {lines[-1] if lines else 'no reason given'}")
+        raise CommandError(f"{failed}: {lines[-1] if lines else 'no reason given'}")
     return done
 
 

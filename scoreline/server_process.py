@@ -30,16 +30,12 @@ ALL_PROCESSES = (*EVERY_PROCESS, "sqlalchemy", "alembic", "fastapi", "uvicorn", 
 """The larger ones of those that some process needs."""
 
 
-class ServerMissingError(CommandError):
-    """The server's code, or a package that it needs, is not installed."""
-
-
 def require_server(packages: Iterable[str] = ALL_PROCESSES) -> None:
-    """Raise ServerMissingError unless the server's code and some packages that it needs are here."""
+    """Raise CommandError unless the server's code and some packages that it needs are here."""
     if not (ROOT / "workers" / "engine_loop").is_dir():
-        raise ServerMissingError(SERVER_MISSING)
+        raise CommandError(SERVER_MISSING)
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise ServerMissingError(
+        raise CommandError(
             f"packages of the server are not installed here: {', '.join(missing)}. Install them first: "
             f"pip install -e '{ROOT}[server]'"
         )

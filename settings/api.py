@@ -68,10 +68,10 @@ class ApiSettings(SettingsSlice):
     @property
     def process_count(self) -> int:
         """The number of processes that serve the port."""
-        return _usable_cores() if self.api_processes == "auto" else self.api_processes
+        return usable_cores() if self.api_processes == "auto" else self.api_processes
 
 
-def _usable_cores() -> int:
+def usable_cores() -> int:
     """The number of cores that this process may run on. A limit of a container's processor time does not lower it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

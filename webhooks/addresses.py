@@ -91,7 +91,6 @@ class AddressRules:
 
     @classmethod
     def from_settings(cls, settings: WebhookSettings) -> AddressRules:
-        """Return the rules that the settings describe."""
         return cls(frozenset(settings.webhook_ports), settings.webhook_allowed_networks)
 
 

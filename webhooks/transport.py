@@ -92,7 +92,6 @@ class LimitedStream(httpcore2.NetworkStream):
             raise httpcore2.WriteError(str(error)) from error
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 

@@ -36,11 +36,9 @@ class Doors:
 
     @property
     def default(self) -> Door:
-        """The door of the default model."""
         return self.of_card(self._models.catalogue.default.card)
 
     def of_card(self, card: ModelCard) -> Door:
-        """Return the door of a model."""
         return self._doors.get(card) or self._doors.setdefault(card, self._make(card))
 
     def of(self, submission: Submission) -> Door:

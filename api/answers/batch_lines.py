@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from api.answers.error_responses import STATUS, error_body
+from api.answers.error_responses import STATUS, encode_error
 from api.answers.presentation import encode, encode_object
 from jobs.store.records import Submission
 from judgement.applying import ABSTAIN, Rule, read_rules
@@ -71,9 +70,7 @@ def _judged_bytes(rule: Rule) -> int:
 
 def encode_refusal(batch_id: str, number: int, custom_id: str | None, error: RequestError) -> bytes:
     """Return the line of a request that failed, with the error that it would have got if it had been sent alone."""
-    # As ASCII, because a message may quote what the client sent, which may not be encodable as UTF-8.
-    body = json.dumps(error_body(error.code, error.message, error.param)).encode()
-    response = _response(STATUS[error.code], line_id(batch_id, number), body)
+    response = _response(STATUS[error.code], line_id(batch_id, number), encode_error(error))
     return _line(batch_id, number, custom_id, response, b"null")
 
 

@@ -1,4 +1,4 @@
-"""Convert batches to the JSON of responses, whose shapes are documented in ``api.answers.schemas.batch``."""
+"""Convert batches and files to the JSON of responses, whose shapes ``api.answers.schemas`` documents."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from api.answers.schemas.batch import Batch, BatchWebhook
+from api.answers.schemas.file import File
 from api.answers.shown import shown
 from jobs.file_batches.reading import BatchProgress, BatchRecord
 from jobs.file_batches.tables import BatchStatus
+from jobs.files.reading import FileRecord
 from scoring.error_codes import ErrorCode, RequestError
 
 
@@ -41,6 +43,22 @@ def show_batch(batch: BatchRecord, warnings: Sequence[str] = ()) -> dict[str, An
         webhook=None if batch.webhook is None else shown(BatchWebhook, batch.webhook),
         **({"warnings": list(warnings)} if warnings else {}),
     )
+
+
+def show_file(file: FileRecord) -> dict[str, Any]:
+    return shown(File, file, status_details=None)
+
+
+def show_list(objects: Sequence[dict[str, Any]], limit: int) -> dict[str, Any]:
+    """Return a page of a list with the cursors of OpenAI's interface. objects: one more than the limit if there is."""
+    page = list(objects[:limit])
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(objects) > limit,
+    }
 
 
 def show_counts(batch: BatchRecord | BatchProgress) -> dict[str, int]:

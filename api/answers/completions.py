@@ -45,7 +45,6 @@ def encode_completion(scored: ScoredJob, tokenizer: TextTokenizer) -> bytes:
 
 
 def _choices(scored: ScoredJob, form: Mapping[str, Any], tokenizer: TextTokenizer) -> Iterator[dict[str, Any]]:
-    """Yield the choice of each prompt."""
     continuations, targets = scored.computed.continuations, scored.computed.targets
     assert continuations is not None  # The store keeps them together.
     assert targets is not None

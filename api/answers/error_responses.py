@@ -73,14 +73,22 @@ _CODE_BY_FRAMEWORK_STATUS = {
 }
 
 
-def error_body(
-    code: ErrorCode, message: str, param: str | None = None, job_id: str | None = None
-) -> dict[str, dict[str, str | None]]:
+def error_body(error: RequestError) -> dict[str, dict[str, str | None]]:
     """Return the envelope as plain data."""
-    status = STATUS[code]
+    status = STATUS[error.code]
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    of_job = {} if job_id is None else {"job_id": job_id}
-    return {"error": {"message": message, "type": kind, "param": param, "code": str(code), **of_job}}
+    of_job = {} if error.job_id is None else {"job_id": error.job_id}
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": str(error.code), **of_job}}
+
+
+def encode_error(error: RequestError) -> bytes:
+    """Return the envelope as JSON: as ASCII, because a message may quote what can't be encoded as UTF-8."""
+    return json.dumps(error_body(error)).encode()
+
+
+def retry_seconds(error: RequestError) -> int | None:
+    """Return the ``Retry-After`` of an error, if trying again may help."""
+    return None if error.retry_after is None else max(1, math.ceil(error.retry_after))
 
 
 def _repeating_helps(code: ErrorCode) -> bool:
@@ -119,31 +127,20 @@ class _ErrorResponse(Response):
 def error_response(error: RequestError, headers: Mapping[str, str] | None = None) -> Response:
     """Return the response to a request that failed with ``error``."""
     all_headers = dict(headers or {})
-    if error.retry_after is not None:
-        all_headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if (seconds := retry_seconds(error)) is not None:
+        all_headers["Retry-After"] = str(seconds)
     if error.code is ErrorCode.INVALID_API_KEY:
         all_headers["WWW-Authenticate"] = "Bearer"
     if not _repeating_helps(error.code):
         all_headers["x-should-retry"] = "false"
-    # As ASCII, because a message may quote what the client sent, which may not be encodable as UTF-8.
-    content = json.dumps(error_body(error.code, error.message, error.param, error.job_id))
-    response = _ErrorResponse(content, STATUS[error.code], all_headers, media_type="application/json")
+    response = _ErrorResponse(encode_error(error), STATUS[error.code], all_headers, media_type="application/json")
     response.code = error.code
     return response
 
 
-def internal_error(request_id: str) -> RequestError:
-    """Return the error for an unexpected exception. It names the log entry and tells nothing about the cause."""
-    return RequestError(ErrorCode.INTERNAL_ERROR, f"internal error; please quote request id {request_id}")
-
-
-def storage_unavailable() -> RequestError:
-    """Return the error for a database that can't be reached in time. The request has changed nothing."""
-    return RequestError(
-        ErrorCode.STORAGE_UNAVAILABLE,
-        "the database is unavailable; please try again",
-        retry_after=STORAGE_RETRY_SECONDS,
-    )
+def storage_unavailable(message: str = "the database is unavailable; please try again") -> RequestError:
+    """Return the error for a database that can't be used now. The request has changed nothing."""
+    return RequestError(ErrorCode.STORAGE_UNAVAILABLE, message, retry_after=STORAGE_RETRY_SECONDS)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -157,9 +154,7 @@ def install_error_handlers(app: FastAPI) -> None:
 def answer_to_failure(request: Request, error: RequestError | StorageUnavailable) -> Response:
     """Return the response to a request that failed, and count it if a limit refused it."""
     if isinstance(error, NotMigratedError):
-        return error_response(
-            RequestError(ErrorCode.STORAGE_UNAVAILABLE, str(error), retry_after=STORAGE_RETRY_SECONDS)
-        )
+        return error_response(storage_unavailable(str(error)))
     if isinstance(error, StorageUnavailable):
         return error_response(storage_unavailable())
     if error.limit is not None:
@@ -221,8 +216,8 @@ def documented(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
         )
         entry["description"] = ", ".join(filter(None, (entry["description"], f"`{code}`")))
         job_id = JOB_ID if code in (ErrorCode.TIMEOUT, ErrorCode.SERVER_STOPPING) else None
-        example = {"value": error_body(code, _EXAMPLES.get(code, code.replace("_", " ")), job_id=job_id)}
-        entry["content"]["application/json"]["examples"][str(code)] = example
+        error = RequestError(code, _EXAMPLES.get(code, code.replace("_", " ")), job_id=job_id)
+        entry["content"]["application/json"]["examples"][str(code)] = {"value": error_body(error)}
     for status in (429, 503):
         if status in by_status:
             by_status[status]["headers"] = {

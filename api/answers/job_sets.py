@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from api.answers.error_responses import STATUS, error_body
+from api.answers.error_responses import STATUS, encode_error, retry_seconds
 from api.answers.presentation import encode_object
 from scoring.error_codes import RequestError
 
@@ -22,9 +20,7 @@ class Answer(NamedTuple):
 
 def show_error(error: RequestError) -> Answer:
     """Return the answer about a job that is refused, or that is missing."""
-    body = json.dumps(error_body(error.code, error.message, error.param, error.job_id))
-    retry_after = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
-    return Answer(STATUS[error.code], body.encode(), retry_after)
+    return Answer(STATUS[error.code], encode_error(error), retry_seconds(error))
 
 
 def encode_set(answers: Iterable[Answer]) -> bytes:

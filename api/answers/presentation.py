@@ -18,9 +18,8 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from api.answers.decisions.shown_answers import IS_DECISION, show_decision
-from api.answers.items.baseline import whole_columns
 from api.answers.items.column import Column
-from api.answers.items.columns import Computed, columns_of, computed_of
+from api.answers.items.columns import Computed, columns_of, computed_of, whole_columns
 from api.answers.items.judged import artefact_ids
 from api.answers.receipts import asked_at, sign
 from api.answers.schemas.jobs import (
@@ -229,7 +228,6 @@ def show_delivery(delivery: DeliveryRecord) -> dict[str, Any]:
 
 
 def show_secrets(secrets: Sequence[SecretRecord]) -> dict[str, Any]:
-    """Return the secrets that webhooks are signed with."""
     return {"object": "list", "data": [shown(WebhookSecret, secret) for secret in secrets]}
 
 

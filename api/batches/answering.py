@@ -17,9 +17,9 @@ from api.answers.presentation import ScoredJob, encode_scoring
 from api.answers.reranking import Ranking, encode_ranking
 from api.batches.reading import INTERNAL, packed_formula
 from api.drift import ScoreCounts
-from api.provenances import Shown
 from api.requests.bodies.json_body import parse_json
 from api.requests.reranking import documents_of
+from api.results import Shown
 from jobs.file_batches.reading import BatchRecord
 from jobs.file_batches.writing import EndedLine, Written
 from jobs.store.records import JobRecord, JobStatus
@@ -46,7 +46,6 @@ class Needed:
 
 
 def encode_lines(batch: BatchRecord, lines: Sequence[EndedLine], needed: Needed) -> Written:
-    """Return what is written of lines."""
     outputs: list[bytes] = []
     errors: list[bytes] = []
     prompt_tokens = cached_tokens = 0

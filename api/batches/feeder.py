@@ -199,18 +199,16 @@ def _principal(service: Service, tenant: str) -> Principal:
 
 
 def _refuse_other_weights(service: Service, read: Sequence[ReadLine]) -> list[ReadLine]:
-    """Return the lines, without those whose artefact was made for other weights than the live workers have."""
-    return [_unless_for_other_weights(service, one) for one in read]
-
-
-def _unless_for_other_weights(service: Service, read: ReadLine) -> ReadLine:
-    if read.submission is None:
-        return read
-    try:
-        service.acceptance.doors.of(read.submission).admission.refuse_other_weights(read.submission)
-    except RequestError as error:
-        return refused_line(read.custom_id, error)
-    return read
+    """Return the lines; those are refused whose artefact was made for other weights than the live workers have."""
+    found: list[ReadLine] = []
+    for line in read:
+        try:
+            if line.submission is not None:
+                service.acceptance.doors.of(line.submission).admission.refuse_other_weights(line.submission)
+            found.append(line)
+        except RequestError as error:
+            found.append(refused_line(line.custom_id, error))
+    return found
 
 
 def _new_line(batch: BatchRecord, line: InputLine, read: ReadLine, traceparent: str | None) -> NewLine:
@@ -242,8 +240,7 @@ def _fitting(lines: Sequence[NewLine], room: int) -> list[NewLine]:
 
 
 def _refuse_repeated(batch: BatchRecord, line: NewLine) -> bytes:
-    message = "an earlier line of the file has the same custom_id"
-    error = invalid(message, "custom_id")
+    error = invalid("an earlier line of the file has the same custom_id", "custom_id")
     return encode_refusal(batch.id, line.number, line.custom_id, error)
 
 

@@ -65,7 +65,6 @@ RequestErrorFields = Mapping[str, Any]
 
 
 def refused_line(custom_id: str | None, error: RequestError) -> ReadLine:
-    """Return a line that is refused."""
     return ReadLine(custom_id, error=vars(error))
 
 

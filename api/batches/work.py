@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Sequence
 
 import structlog
 
 from api.batches.answering import Needed, encode_lines
 from api.batches.blocks import MissingFileError
 from api.batches.feeder import Feeder
-from api.provenances import Shown
+from api.results import Shown
 from api.service import Service
 from jobs.file_batches.claiming import claim_batch, has_expired, read_again, release_batch
 from jobs.file_batches.feeding import cancel_jobs, start_batch
@@ -54,9 +53,6 @@ MAX_PAUSE_SECONDS = 10.0
 BEGINNING_BYTES = 4_096
 WINDOW_BYTES = 2**19
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 log = structlog.stdlib.get_logger("api.batches")
 
 
@@ -65,6 +61,7 @@ class BatchWork:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._store = service.store
         self._feeder = Feeder(service)
         self._tenants: set[str] = set()  # on whose batches this process works at present
         self._turn_has_ended = asyncio.Event()
@@ -94,11 +91,11 @@ class BatchWork:
             return None
         service = self._service
         # Others leave the batch alone until it is released, or as long as a lease lasts: a step takes a second or two.
-        seconds = service.store.database.settings.lease_seconds
+        seconds = self._store.database.settings.lease_seconds
         but_of = frozenset(self._tenants)
         claiming = asyncio.ensure_future(
             service.threads.sql(
-                claim_batch, service.store.database, service.reading.models.catalogue.names, seconds, but_of=but_of
+                claim_batch, self._store.database, service.reading.models.catalogue.names, seconds, but_of=but_of
             )
         )
         try:
@@ -106,7 +103,7 @@ class BatchWork:
         except asyncio.CancelledError:
             with contextlib.suppress(StorageUnavailable):
                 if (batch := await claiming) is not None:
-                    await service.threads.sql(release_batch, service.store.database, batch.id, 0.0)
+                    await service.threads.sql(release_batch, self._store.database, batch.id, 0.0)
             raise
 
     async def _take_turn(self, batch: BatchRecord) -> None:
@@ -124,7 +121,7 @@ class BatchWork:
             except Exception:
                 log.exception("work on a batch failed, and is tried again", batch_id=batch.id)
             finally:
-                await self._service.threads.sql(release_batch, self._service.store.database, batch.id, pause)
+                await self._service.threads.sql(release_batch, self._store.database, batch.id, pause)
         except StorageUnavailable:
             log.warning("work on a batch stops until the database is back", batch_id=batch.id)
         finally:
@@ -145,7 +142,7 @@ class BatchWork:
                 return pause
             if time.monotonic() >= until:
                 return 0.0
-            batch = await self._of(batch, read_again, batch.id)
+            batch = await self._store.in_turn(batch.tenant, read_again, batch.id)
         return pause
 
     async def _step(self, batch: BatchRecord) -> tuple[float, bool]:
@@ -166,23 +163,23 @@ class BatchWork:
             pause = await self._feed(batch)
             is_busy = pause == 0.0
         if batch.status is BatchStatus.CANCELLING:
-            cancelled = await self._of(batch, cancel_jobs, batch)
+            cancelled = await self._store.in_turn(batch.tenant, cancel_jobs, batch)
             self._service.acceptance.ringer.announce(cancelled)
             is_busy |= bool(cancelled)
         is_busy |= await self._write(batch)
-        if await self._of(batch, _is_written_now, batch.id):
+        if await self._store.in_turn(batch.tenant, _is_written_now, batch.id):
             if batch.status is BatchStatus.CANCELLING:
                 await self._end(batch)
             else:
-                await self._of(batch, finalize_batch, batch)
+                await self._store.in_turn(batch.tenant, finalize_batch, batch)
             return 0.0, True
         return pause or self._service.reading.api.batch_poll_seconds, is_busy
 
     async def _validate(self, batch: BatchRecord) -> None:
         """Begin with a batch whose file can be read as lines."""
-        reason = await self._of(batch, _why_unreadable, batch)
+        reason = await self._store.in_turn(batch.tenant, _why_unreadable, batch)
         if reason is None:
-            await self._of(batch, start_batch, batch)
+            await self._store.in_turn(batch.tenant, start_batch, batch)
         else:
             await self._end(batch, reason)
 
@@ -190,7 +187,7 @@ class BatchWork:
         """Read the next lines of a batch. Returns for how many seconds no more can be read; mostly 0."""
         if batch.status is BatchStatus.CANCELLING:
             await self._feeder.refuse(batch, ErrorCode.BATCH_CANCELLED)
-        elif await self._of(batch, has_expired, batch.id):
+        elif await self._store.in_turn(batch.tenant, has_expired, batch.id):
             await self._feeder.refuse(batch, ErrorCode.BATCH_EXPIRED)
         elif batch.model not in self._service.reading.models.catalogue.names:
             # This process is here to write results. The lines are read by one that serves the model of the batch.
@@ -212,18 +209,18 @@ class BatchWork:
 
     async def _write(self, batch: BatchRecord) -> bool:
         """Write some of the lines that can be written. Returns whether there may be more of them."""
-        lines, may_be_more = await self._of(batch, ended_lines, batch)
+        lines, may_be_more = await self._store.in_turn(batch.tenant, ended_lines, batch)
         if not lines:
             return False
         needed = Needed(
-            await self._of(batch, _inputs_of, batch, lines),
-            await self._of(batch, self._provenances_of, lines),
+            await self._store.in_turn(batch.tenant, _inputs_of, batch, lines),
+            await self._store.in_turn(batch.tenant, self._provenances_of, lines),
             await self._tokenizers_of(batch, lines),
             self._service.receipt_keys,
             self._service.results.counts,
         )
         written = await self._service.threads.text_of(batch.tenant, encode_lines, batch, lines, needed)
-        if await self._of(batch, write_lines, batch, lines[-1].number + 1, written):
+        if await self._store.in_turn(batch.tenant, write_lines, batch, lines[-1].number + 1, written):
             self._service.metrics.count_lines(completed=written.completed, failed=written.failed)
         return may_be_more
 
@@ -235,7 +232,7 @@ class BatchWork:
         jobs = [line.result[0] for line in lines if line.result is not None]
         ids = [job.id for job in jobs if job.options.shape is Shape.COMPLETION]
         found = dict[str, TextTokenizer]()
-        for job_id, key in (await self._of(batch, work_keys, ids) if ids else {}).items():
+        for job_id, key in (await self._store.in_turn(batch.tenant, work_keys, ids) if ids else {}).items():
             entry = self._service.reading.models.catalogue.by_key.get(key)
             if entry is None:
                 continue
@@ -256,20 +253,10 @@ class BatchWork:
         }
 
     async def _end(self, batch: BatchRecord, error_message: str | None = None) -> None:
-        ended = await self._of(batch, end_batch, batch, error_message)
+        ended = await self._store.in_turn(batch.tenant, end_batch, batch, error_message)
         if ended is not None:
             self._service.metrics.count_batch(ended.status)
             log.info("a batch has ended", batch_id=batch.id, status=str(ended.status))
-
-    async def _of(
-        self,
-        batch: BatchRecord,
-        function: Callable[Concatenate[Database, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Run a function that talks to the database for the tenant of a batch, when it is the tenant's turn."""
-        return await self._service.store.in_turn(batch.tenant, function, *args, **kwargs)
 
 
 def _why_unreadable(db: Database, batch: BatchRecord) -> str | None:

@@ -21,7 +21,7 @@ from checkpoints.card import ModelCard
 from jobs.queue.idempotency import is_known
 from jobs.queue.statistics import WaitingWork, count_waiting, has_more_than
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.records import Idempotency, Origin, Submission
+from jobs.store.records import Origin, Submission
 from jobs.store.tables import COUNTED_BYTES
 from judgement.applying import read_rules
 from scoring.error_codes import ErrorCode, RequestError
@@ -135,11 +135,19 @@ class Admission:
             _check_weights(submission, self._compatibility.shared())
 
     def admit_upload(self, submission: Submission) -> None:
-        """Refuse a new upload if there is no room for it. Call this when the first items have arrived.
+        """Refuse a job if there is no room for it. In a thread; of an upload, when its first items have arrived.
 
-        submission: the job without its items, whose number is not known yet.
+        submission: the job, of an upload without its items, whose number is not known yet.
         """
-        self._check_job(submission)
+        compatibility = self._compatibility.check(waits=True)
+        self._check_room(submission.tenant)
+        max_seconds = self._settings.max_waiting_seconds
+        if max_seconds is None:
+            return
+        seconds = _estimated_seconds(self._jobs.get(), compatibility, submission, max_seconds)
+        if seconds > max_seconds:
+            message = f"jobs wait about {seconds:.0f} s now, and {max_seconds:g} s at most"
+            raise _overloaded(message, seconds - max_seconds)
 
     def admit_part(self, tenant: str) -> None:
         """Refuse a further part of an upload if there is no room for it. Others may have filled the queue meanwhile."""
@@ -161,11 +169,9 @@ class Admission:
             await self._threads.sql_of(submission.tenant, check)
         except RequestError:
             key = submission.idempotency
-            if key is None or not await self._is_known(submission.tenant, key):
+            tenant = submission.tenant
+            if key is None or not await self._threads.sql_of(tenant, is_known, self._database, tenant, key):
                 raise
-
-    async def _is_known(self, tenant: str, key: Idempotency) -> bool:
-        return await self._threads.sql_of(tenant, is_known, self._database, tenant, key)
 
     def _check_call(self, submission: Submission, timeout: float) -> None:
         compatibility = self._compatibility.check(waits=False)
@@ -173,19 +179,8 @@ class Admission:
         _check_time(submission, timeout, compatibility, self._calls.get())
 
     def _check_whole_job(self, submission: Submission) -> None:
-        self._check_job(submission)
+        self.admit_upload(submission)
         self.refuse_other_weights(submission)
-
-    def _check_job(self, submission: Submission) -> None:
-        compatibility = self._compatibility.check(waits=True)
-        self._check_room(submission.tenant)
-        max_seconds = self._settings.max_waiting_seconds
-        if max_seconds is None:
-            return
-        seconds = _estimated_seconds(self._jobs.get(), compatibility, submission, max_seconds)
-        if seconds > max_seconds:
-            message = f"jobs wait about {seconds:.0f} s now, and {max_seconds:g} s at most"
-            raise _overloaded(message, seconds - max_seconds)
 
     def _check_room(self, tenant: str) -> None:
         most = self._settings.max_waiting_chunks

@@ -60,7 +60,6 @@ class Principal:
 
     @property
     def tenant(self) -> str:
-        """The tenant's name."""
         return self.policy.name
 
     @property
@@ -139,7 +138,9 @@ class Authenticator:
         bootstrap = settings.bootstrap_key
         self._bootstrap_hash = None if bootstrap is None else hash_secret(bootstrap.get_secret_value())
         self._keys = CachedLookup(self._find_key, settings.key_cache_seconds)
-        self._tenants = CachedLookup(self._find_tenant, settings.key_cache_seconds)
+        self._tenants = CachedLookup[str, Tenant | None](
+            lambda name: threads.sql(find_tenant, database, name), settings.key_cache_seconds
+        )
         self._used: set[str] = set()
         self._max_waiting_lookups = limits.max_waiting_key_lookups
         self._unknown_key_lookups = anyio.CapacityLimiter(UNKNOWN_KEY_LOOKUPS)
@@ -196,9 +197,6 @@ class Authenticator:
         if key is None:
             return None
         return _CachedKey(key, float("inf") if key.usable_seconds is None else asked_at + key.usable_seconds)
-
-    async def _find_tenant(self, name: str) -> Tenant | None:
-        return await self._threads.sql(find_tenant, self._database, name)
 
     async def record_use(self) -> None:
         """Store which keys were used since the last call. After a failure, the next call stores them."""

@@ -18,11 +18,8 @@ import structlog
 from anyio.to_thread import run_sync
 from limits import RateLimitItem, RateLimitItemPerMinute, RateLimitItemPerSecond
 from limits.errors import StorageError
-from limits.storage import MemoryStorage, RedisStorage
+from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
-from redis import ReadOnlyError
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from jobs.tenancy.tenants import Tenant
 from scoring.error_codes import ErrorCode, RequestError
@@ -69,6 +66,11 @@ class RateLimits:
         self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
         self._shared = None
         if redis_url is not None:
+            from limits.storage import RedisStorage
+            from redis import ReadOnlyError
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+
             storage = RedisStorage(
                 redis_url,
                 key_prefix=f"{prefix}:rates",

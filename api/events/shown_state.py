@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from api.answers.presentation import encode
+from jobs.file_batches.reading import BatchProgress
+from jobs.queue.read import Progress
 
-
-class Status(Protocol):
-    """The status of a job or a batch."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether it never changes again."""
-
-
-class HasStatus(Protocol):
-    """The progress of a job or a batch."""
-
-    @property
-    def tenant(self) -> str:
-        """The tenant to whom the job or the batch belongs."""
-
-    @property
-    def status(self) -> Status:
-        """Its status."""
-
-
-P = TypeVar("P", bound=HasStatus)
+P = TypeVar("P", Progress, BatchProgress)
 R = TypeVar("R")
 
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from fastapi import Request
+from fastapi import Header, Request
 from starlette.responses import Response
 
-from api.answers.event_stream import END, HEARTBEAT, RETRY, Event, EventStream, Heartbeats
+from api.answers.error_responses import secured
+from api.answers.event_stream import END, HEARTBEAT, MEDIA_TYPE, RETRY, Event, EventStream, Heartbeats
 from api.answers.presentation import encode
-from api.budget import Kind, place_of
 from api.callers.authentication import Principal
 from api.events.shown_state import P, ShownState
 from api.waiting.departure import Departure, departure_of
 from api.waiting.following import Followed, Following
-from scoring.error_codes import RequestError, invalid
+from scoring.error_codes import ErrorCode, RequestError, invalid
 from settings.api import ApiSettings
 
 
@@ -35,9 +35,17 @@ Parts = Callable[[ShownState[P], Departure], AsyncIterator[Event]]
 """Yields what comes beside the progress and is there by now. Raises BrokenOffError."""
 
 
-def event_schema(*names: str) -> dict[str, Any]:
-    """Return the schema of the events of a stream, by their names."""
-    return {
+LastEventId = Annotated[
+    str | None, Header(description="the id of the last event that the client got; it goes on behind it")
+]
+"""The type of a route's parameter that is the header."""
+
+
+def event_responses(
+    names: Sequence[str], description: str, example: str, *codes: ErrorCode
+) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI ``responses`` of a stream of events with these names. codes: its further errors."""
+    schema = {
         "description": "each event of the stream",
         "type": "object",
         "required": ["event", "data"],
@@ -47,17 +55,20 @@ def event_schema(*names: str) -> dict[str, Any]:
             "data": {"type": "string", "contentMediaType": "application/json"},
         },
     }
+    return {
+        200: {
+            "description": f"events {description}; comments keep the connection alive",
+            "content": {MEDIA_TYPE: {"schema": schema, "example": example}},
+        },
+        204: {"description": "the client has seen the last event; a browser does not connect again"},
+        **secured(ErrorCode.INVALID_REQUEST, *codes),
+    }
 
 
 def invalid_event_id() -> RequestError:
     """Return the error for a ``Last-Event-ID`` that no event of the stream has."""
     message = "Last-Event-ID must be the id of an event of this stream"
     return invalid(message, "Last-Event-ID")
-
-
-async def is_stream(request: Request) -> None:
-    """Have a request take a place among the streams. For the dependencies of a route."""
-    place_of(request).kind = Kind.STREAM
 
 
 async def follow_state(

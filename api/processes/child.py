@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client import values
 
-from api.processes.serving import serve_with_siblings
+from api.processes.serving import serve
 from api.siblings import Siblings, counters_folder
 from settings.logs import configure_logs
 
@@ -23,7 +23,7 @@ def main() -> int:
     configure_logs(fields={"process": int(number)})
     keep_counters(int(number), Path(folder))
     sockets = [socket.socket(fileno=int(file)) for file in files]
-    return serve_with_siblings(Siblings(int(number), int(count), Path(folder)), sockets)
+    return serve(sockets, siblings=Siblings(int(number), int(count), Path(folder)))
 
 
 def keep_counters(number: int, folder: Path) -> None:

@@ -13,7 +13,6 @@ import structlog
 
 from api.application import create_app
 from api.callers.authentication import NoKeysError
-from api.processes.child_server import ChildServer
 from api.processes.listening import PortError, reserve
 from api.server.open_files import connections_that_fit
 from api.server.server import Server
@@ -39,20 +38,14 @@ SHUTDOWN_SECONDS = 10
 log = structlog.stdlib.get_logger("api")
 
 
-def serve_alone(starting: Starting | None) -> int:
+def serve(
+    sockets: Sequence[socket.socket], *, starting: Starting | None = None, siblings: Siblings | None = None
+) -> int:
     """Serve until stopped, and return the exit code. If the process can't start, one line in the log says why.
 
-    starting: what answers meanwhile; None: nothing.
+    sockets: that are bound already; without any, the port of the settings is served. starting: what answers on them
+    meanwhile. siblings: the processes that serve the port, too; None if this one serves it alone.
     """
-    return _serve(None, () if starting is None else starting.sockets, starting)
-
-
-def serve_with_siblings(siblings: Siblings, sockets: Sequence[socket.socket]) -> int:
-    """Serve the API as one of several processes, on sockets that are bound already."""
-    return _serve(siblings, sockets, None)
-
-
-def _serve(siblings: Siblings | None, sockets: Sequence[socket.socket], starting: Starting | None) -> int:
     # transformers would otherwise advise to install PyTorch, in lines that are not JSON.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # An orderly exit would wait for the threads that may download the model now.
@@ -86,24 +79,21 @@ def _serve(siblings: Siblings | None, sockets: Sequence[socket.socket], starting
     # second, whenever a client's body has made enough new ones. So the objects that stay for good are exempted.
     gc.collect()
     gc.freeze()
-    if siblings is None:
-        if starting is None:
-            try:
-                reserve(settings.host, settings.port).close()
-            except PortError as error:
-                log.error("can't start", reason=str(error))
-                return Ending.FAILED
-        Server(
-            app,
-            settings.host,
-            settings.port,
-            shutdown_seconds=SHUTDOWN_SECONDS,
-            drain_seconds=settings.drain_seconds,
-            starting=starting,
-        ).run(list(sockets) or None)
-    else:
-        server = ChildServer(app, siblings, shutdown_seconds=SHUTDOWN_SECONDS, drain_seconds=settings.drain_seconds)
-        server.run(list(sockets))
+    if not sockets:
+        try:
+            reserve(settings.host, settings.port).close()
+        except PortError as error:
+            log.error("can't start", reason=str(error))
+            return Ending.FAILED
+    Server(
+        app,
+        settings.host,
+        settings.port,
+        shutdown_seconds=SHUTDOWN_SECONDS,
+        drain_seconds=settings.drain_seconds,
+        starting=starting,
+        siblings=siblings,
+    ).run(list(sockets) or None)
     return 0
 
 

@@ -9,8 +9,8 @@ from api.answers.schemas.batch import BatchBody
 from api.reading import ReadingContext
 from api.requests import refused_fields
 from api.requests.fields import check_fields
-from api.requests.file_id import checked_file_id
 from api.requests.headers.idempotency import idempotency_of
+from api.requests.ids import checked_file_id
 from api.requests.sender import Sender
 from api.requests.submission import parse_object, read_metadata
 from api.requests.webhook import read_webhook

@@ -62,9 +62,8 @@ def ranking_of(
     unknown = check_fields(body, RerankBody.model_fields, refused_fields.RERANK, strict=sender.is_strict)
     timeout = call_timeout(reading, body)
     top_n, most_tokens = _count(body, "top_n", 1), _count(body, "max_tokens_per_doc", 0) or None
-    returned = body.get("return_documents")
-    if not isinstance(returned, bool | None):
-        raise invalid("return_documents must be true or false", "return_documents")
+    if body.get("return_documents") is not None:
+        returns_documents = parse_flag(body["return_documents"], "return_documents")
     adapter = reading.adapter_of(body.get("model"))
     query, documents = parse_query_text(body.get("query")), documents_of(body.get("documents"))
     instruction = body.get("instruction")
@@ -106,8 +105,8 @@ def ranking_of(
     # Nobody comes back for a ranking, so a job that is out of time is given up.
     fields = Fields(Origin.CALL, Priority.INTERACTIVE, timeout, {}, warnings=(*unknown, *warnings))
     submission = submission_of(reading, sender, request, prepared, fields, idempotency)
-    kept = documents if (returns_documents if returned is None else returned) else None
-    return Call(submission, timeout, cancel_on_timeout=True, ranking=Ranking(top_n, kept, options.relevance))
+    ranking = Ranking(top_n, documents if returns_documents else None, options.relevance)
+    return Call(submission, timeout, cancel_on_timeout=True, ranking=ranking)
 
 
 def ranking_of_documents_or_texts(

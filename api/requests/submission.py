@@ -140,7 +140,6 @@ def call_timeout(reading: ReadingContext, body: Mapping[str, object]) -> float:
 
 
 def call_limits(reading: ReadingContext) -> Limits:
-    """Return the limits of a call."""
     return limits_of(
         reading,
         items=Limit("max_items_per_call", reading.scoring.max_items_per_call, JOBS_ADVICE),

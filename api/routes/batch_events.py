@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from api.answers.error_responses import secured
-from api.answers.event_stream import END, MEDIA_TYPE
+from api.answers.event_stream import END
+from api.budget import Kind, counts_as
 from api.events.batch_progress import BatchState
-from api.events.state_events import event_schema, follow_state, invalid_event_id, is_stream
+from api.events.state_events import LastEventId, event_responses, follow_state, invalid_event_id
 from api.principal import WithReadScope
-from api.routes.batches import checked_batch_id
+from api.requests.ids import checked_batch_id
 from api.service import StreamsOf
 from jobs.file_batches.reading import batch_not_found
 from jobs.file_batches.tables import BatchStatus
@@ -60,26 +59,18 @@ def _id_of(state: BatchState) -> str:
 
 @router.get(
     "/v1/batches/{batch_id}/events",
-    dependencies=[Depends(is_stream)],
+    dependencies=[Depends(counts_as(Kind.STREAM))],
     response_class=Response,
-    responses={
-        200: {
-            "description": "events `progress`, and at last `end` with the batch object; comments keep the connection "
-            "alive",
-            "content": {MEDIA_TYPE: {"schema": event_schema("progress", "end"), "example": EXAMPLE}},
-        },
-        204: {"description": "the client has seen the last event; a browser does not connect again"},
-        **secured(ErrorCode.INVALID_REQUEST, ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-    },
+    responses=event_responses(
+        ("progress", "end"), "`progress`, and at last `end` with the batch object", EXAMPLE, ErrorCode.BATCH_NOT_FOUND
+    ),
 )
 async def follow_batch(
     request: Request,
     batch_id: str,
     streams: StreamsOf,
     principal: WithReadScope,
-    last_event_id: Annotated[
-        str | None, Header(description="the id of the last event that the client got; it goes on behind it")
-    ] = None,
+    last_event_id: LastEventId = None,
 ) -> Response:
     """Follow a batch by server-sent events: its status, and how many of its lines are written.
 

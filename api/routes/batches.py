@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from api.answers.batches import show_batch
+from api.answers.batches import show_batch, show_list
 from api.answers.error_responses import secured
-from api.answers.files import show_list
 from api.answers.openapi import json_body
 from api.answers.presentation import json_response
 from api.answers.schemas.batch import Batch, BatchBody, BatchList, DeletedBatch
@@ -19,14 +17,13 @@ from api.requests.batch import read_batch
 from api.requests.bodies.receiving import received_body
 from api.requests.headers.idempotency import REPLAYED, IdempotencyKey
 from api.requests.headers.prefer import Handling, is_strict
+from api.requests.ids import BATCH_ID, checked_batch_id
 from api.requests.sender import Sender
 from api.service import ServiceOf, StoreOf
 from jobs.file_batches.creating import cancel_batch, create_batch
-from jobs.file_batches.reading import batch_not_found, get_batch, list_batches
+from jobs.file_batches.reading import get_batch, list_batches
 from jobs.file_batches.removal import delete_batch
 from scoring.error_codes import ErrorCode
-
-BATCH_ID = r"^batch_[0-9A-Za-z-]{1,64}$"
 
 EXAMPLE = {
     "input_file_id": "file_0198c0de00007000800000000000000a",
@@ -54,7 +51,6 @@ router = APIRouter(tags=["files and batches"])
         ErrorCode.REQUEST_TOO_LARGE,
         ErrorCode.QUOTA_EXCEEDED,
         ErrorCode.IDEMPOTENCY_KEY_REUSED,
-        ErrorCode.STORAGE_UNAVAILABLE,
     ),
     openapi_extra=json_body(BatchBody, examples=[EXAMPLE]),
 )
@@ -87,11 +83,7 @@ async def create(
     return json_response(show_batch(batch, warnings), headers=REPLAYED if is_replayed else {})
 
 
-@router.get(
-    "/v1/batches",
-    response_model=BatchList,
-    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.get("/v1/batches", response_model=BatchList, responses=secured(ErrorCode.INVALID_REQUEST))
 async def list_(
     store: StoreOf,
     principal: WithReadScope,
@@ -105,22 +97,14 @@ async def list_(
     return json_response(show_list([show_batch(batch) for batch in found], limit))
 
 
-@router.get(
-    "/v1/batches/{batch_id}",
-    response_model=Batch,
-    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.get("/v1/batches/{batch_id}", response_model=Batch, responses=secured(ErrorCode.BATCH_NOT_FOUND))
 async def read(batch_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """Read a batch."""
     batch = await store.of(principal.tenant, get_batch, checked_batch_id(batch_id))
     return json_response(show_batch(batch))
 
 
-@router.post(
-    "/v1/batches/{batch_id}/cancel",
-    response_model=Batch,
-    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.post("/v1/batches/{batch_id}/cancel", response_model=Batch, responses=secured(ErrorCode.BATCH_NOT_FOUND))
 async def cancel(batch_id: str, store: StoreOf, principal: WithScoreScope) -> Response:
     """Cancel a batch. What was scored is written; all other lines go to the error file. One that has ended stays as it
     is, so cancelling twice is safe.
@@ -129,11 +113,7 @@ async def cancel(batch_id: str, store: StoreOf, principal: WithScoreScope) -> Re
     return json_response(show_batch(batch))
 
 
-@router.delete(
-    "/v1/batches/{batch_id}",
-    response_model=DeletedBatch,
-    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.delete("/v1/batches/{batch_id}", response_model=DeletedBatch, responses=secured(ErrorCode.BATCH_NOT_FOUND))
 async def delete(batch_id: str, store: StoreOf, principal: WithScoreScope) -> Response:
     """Delete a batch with its files, its jobs and their scores. One that has not ended is cancelled first. An input
     file that another batch has stays.
@@ -141,10 +121,3 @@ async def delete(batch_id: str, store: StoreOf, principal: WithScoreScope) -> Re
     batch_id = checked_batch_id(batch_id)
     await store.of(principal.tenant, delete_batch, batch_id)
     return json_response({"id": batch_id, "object": "batch", "deleted": True})
-
-
-def checked_batch_id(batch_id: str) -> str:
-    """Return a valid batch id. An invalid one raises the error of a missing batch and is not sent to the database."""
-    if not re.fullmatch(BATCH_ID, batch_id):
-        raise batch_not_found()
-    return batch_id

@@ -1,12 +1,13 @@
-"""Say what a job would take, without storing it."""
+"""Say what a job would take, without storing it: the answer, whose shape is ``api.answers.schemas.jobs.DryRun``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import starmap
+from typing import Any
 
 from api.acceptance.acceptance import Acceptance
-from api.answers.dry_run import DryRun
+from api.answers.presentation import show_usage
 from api.callers.compatibility import Compatibility
 from api.callers.storage_quota import check_stored_bytes
 from api.store import Store
@@ -30,7 +31,7 @@ class _Situation:
     has_storage: bool
 
 
-async def dry_run(store: Store, acceptance: Acceptance, submission: Submission) -> DryRun:
+async def dry_run(store: Store, acceptance: Acceptance, submission: Submission) -> dict[str, Any]:
     """Return what a job would take. Raises RequestError if it could never be accepted, StorageUnavailable."""
     work = work_of_group(len(submission.prefix), submission.chunks)
     if submission.quota is not None:
@@ -50,21 +51,23 @@ def _look(db: Database, acceptance: Acceptance, submission: Submission, work: in
     )
 
 
-def _foresee(submission: Submission, work: int, situation: _Situation) -> DryRun:
+def _foresee(submission: Submission, work: int, situation: _Situation) -> dict[str, Any]:
     compatibility = situation.compatibility
     rate = compatibility.tokens_per_second
-    seconds: float | None
+    seconds = work / rate if rate else None
+    plan, cached = None, 0
     paces = [pace for worker in compatibility.matching if (pace := _pace(worker)) is not None]
-    found, cached = None, 0
     if paces:
         computed = [chunk.computed for chunk in submission.chunks]
         rows, continuations = [part for part, _ in computed], [behind for _, behind in computed]
         found = forecast(len(submission.prefix), rows, paces, continuations)
         seconds = found.seconds
+        plan = [
+            {"algorithm": choice.algorithm.value, "items": items, "reason": choice.reason}
+            for choice, items in found.items_of.items()
+        ]
         # Of items that are not computed, no token has to be.
         cached = found.cached_tokens + submission.prompt_tokens - sum(starmap(sequence_tokens, computed))
-    else:
-        seconds = work / rate if rate else None
     ahead = situation.waiting.tokens_ahead(submission.tenant, work)
     wait = None
     if not ahead and compatibility.matching:
@@ -80,16 +83,25 @@ def _foresee(submission: Submission, work: int, situation: _Situation) -> DryRun
         waits_for.append(("quota", "as much as may wait of this tenant waits already, so it would be refused now"))
     if not situation.has_storage:
         waits_for.append(("storage", "this tenant stores too much, so it would be refused before something is deleted"))
-    return DryRun(
-        submission,
-        work,
-        found,
-        cached,
-        bool(paces) and all(worker.estimate_ratio is not None for worker in compatibility.matching),
-        seconds,
-        wait,
-        waits_for,
-    )
+    return {
+        "object": "scoring.dry_run",
+        "model": submission.model_name,
+        "total_items": submission.total_items,
+        "usage": show_usage(submission, cached),
+        "work": work,
+        "stored_bytes": submission.stored_bytes,
+        "plan": plan,
+        "estimated_seconds": _rounded(seconds),
+        "estimated_wait_seconds": _rounded(wait),
+        "calibrated": bool(paces) and all(worker.estimate_ratio is not None for worker in compatibility.matching),
+        "waits_for": [{"what": what, "message": message} for what, message in waits_for],
+        "warnings": list(submission.warnings),
+    }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    """Round a time to as many digits as an estimate is worth."""
+    return None if seconds is None else float(f"{seconds:.3g}")
 
 
 def _pace(worker: WorkerRecord) -> Pace | None:

@@ -6,20 +6,20 @@ import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from api.answers.error_responses import secured
-from api.answers.event_stream import END, MEDIA_TYPE, Event
-from api.events.job_progress import JobState, ScorePart
-from api.events.state_events import event_schema, follow_state, invalid_event_id, is_stream
+from api.answers.event_stream import END, Event
+from api.budget import Kind, counts_as
+from api.events.job_progress import JobState
+from api.events.state_events import LastEventId, event_responses, follow_state, invalid_event_id
 from api.events.streams import Streams
 from api.principal import WithReadScope
 from api.request_id import BrokenOffError
-from api.routes.jobs import MAX_OFFSET, checked_job_id
+from api.requests.ids import checked_job_id
+from api.routes.jobs import MAX_OFFSET
 from api.service import StreamsOf
 from api.waiting.departure import Departure
-from jobs.queue.read import Progress
 from jobs.store.database import StorageUnavailable
 from jobs.tenancy.ownership import job_not_found
 from scoring.error_codes import ErrorCode, RequestError
@@ -67,7 +67,11 @@ class _Place:
     async def scores(self, state: JobState, departure: Departure) -> AsyncIterator[Event]:
         """Yield the scores behind the place, as far as they are there. Raises BrokenOffError."""
         while not departure.has_happened:
-            part = await _part(self._streams, state.progress, self._next_item)
+            try:
+                # Other streams may want the same. What was read for the same progress holds everything that it counts.
+                part = await self._streams.score_parts.get((state.progress, self._next_item))
+            except (RequestError, StorageUnavailable) as error:
+                raise BrokenOffError(str(error)) from error
             self._next_item = part.next_item
             if part.data is not None:
                 yield Event("scores", self._id, part.data)
@@ -81,17 +85,14 @@ class _Place:
 
 @router.get(
     "/v1/jobs/{job_id}/events",
-    dependencies=[Depends(is_stream)],
+    dependencies=[Depends(counts_as(Kind.STREAM))],
     response_class=Response,
-    responses={
-        200: {
-            "description": "events `progress`, `scores` if asked for, and at last `end` with the job object; comments "
-            "keep the connection alive",
-            "content": {MEDIA_TYPE: {"schema": event_schema("progress", "scores", "end"), "example": EXAMPLE}},
-        },
-        204: {"description": "the client has seen the last event; a browser does not connect again"},
-        **secured(ErrorCode.INVALID_REQUEST, ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-    },
+    responses=event_responses(
+        ("progress", "scores", "end"),
+        "`progress`, `scores` if asked for, and at last `end` with the job object",
+        EXAMPLE,
+        ErrorCode.JOB_NOT_FOUND,
+    ),
 )
 async def follow(
     request: Request,
@@ -101,9 +102,7 @@ async def follow(
     scores: Annotated[
         bool, Query(description="also send scores, in the order of the items, as they are there")
     ] = False,
-    last_event_id: Annotated[
-        str | None, Header(description="the id of the last event that the client got; it goes on behind it")
-    ] = None,
+    last_event_id: LastEventId = None,
 ) -> Response:
     """Follow a job by server-sent events, from any place on.
 
@@ -124,14 +123,3 @@ async def follow(
         job_not_found,
         place.scores if place is not None and scores else None,
     )
-
-
-async def _part(streams: Streams, progress: Progress, offset: int) -> ScorePart:
-    """Return the scores behind a place, which other streams may want as well. Raises BrokenOffError.
-
-    What was read for the same progress holds everything that this progress counts.
-    """
-    try:
-        return await streams.score_parts.get((progress, offset))
-    except (RequestError, StorageUnavailable) as error:
-        raise BrokenOffError(str(error)) from error

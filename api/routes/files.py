@@ -9,16 +9,16 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response, StreamingResponse
 
+from api.answers.batches import show_file, show_list
 from api.answers.error_responses import secured
-from api.answers.files import show_file, show_list
 from api.answers.openapi import BodySchema
 from api.answers.presentation import json_response
 from api.answers.schemas.file import DeletedFile, File, FileBody, FileList
-from api.budget import Kind, place_of
+from api.budget import Kind, counts_as
 from api.principal import WithReadScope, WithScoreScope
 from api.request_id import BrokenOffError
-from api.requests.file_id import FILE_ID, checked_file_id
 from api.requests.headers.idempotency import REPLAYED, IdempotencyKey
+from api.requests.ids import FILE_ID, checked_file_id
 from api.requests.uploads.file_upload import receive_file
 from api.service import ServiceOf, StoreOf
 from api.store import Store
@@ -46,17 +46,9 @@ FORM = BodySchema(
 router = APIRouter(tags=["files and batches"])
 
 
-async def _sends_a_file(request: Request) -> None:
-    place_of(request).kind = Kind.UPLOAD
-
-
-async def _reads_content(request: Request) -> None:
-    place_of(request).kind = Kind.STREAM
-
-
 @router.post(
     "/v1/files",
-    dependencies=[Depends(_sends_a_file)],
+    dependencies=[Depends(counts_as(Kind.UPLOAD))],
     response_model=File,
     responses=secured(
         ErrorCode.INVALID_REQUEST,
@@ -66,7 +58,6 @@ async def _reads_content(request: Request) -> None:
         ErrorCode.FILE_NOT_FOUND,
         ErrorCode.IDEMPOTENCY_KEY_REUSED,
         ErrorCode.IDEMPOTENCY_IN_PROGRESS,
-        ErrorCode.STORAGE_UNAVAILABLE,
     ),
     openapi_extra=FORM,
 )
@@ -82,9 +73,7 @@ async def upload(
     return json_response(show_file(file), headers=REPLAYED if is_replayed else {})
 
 
-@router.get(
-    "/v1/files", response_model=FileList, responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE)
-)
+@router.get("/v1/files", response_model=FileList, responses=secured(ErrorCode.INVALID_REQUEST))
 async def list_(
     store: StoreOf,
     principal: WithReadScope,
@@ -107,11 +96,7 @@ async def list_(
     return json_response(show_list([show_file(file) for file in found], limit))
 
 
-@router.get(
-    "/v1/files/{file_id}",
-    response_model=File,
-    responses=secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.get("/v1/files/{file_id}", response_model=File, responses=secured(ErrorCode.FILE_NOT_FOUND))
 async def read(file_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """Read what a file is."""
     file = await store.of(principal.tenant, get_file, checked_file_id(file_id))
@@ -120,11 +105,11 @@ async def read(file_id: str, store: StoreOf, principal: WithReadScope) -> Respon
 
 @router.get(
     "/v1/files/{file_id}/content",
-    dependencies=[Depends(_reads_content)],
+    dependencies=[Depends(counts_as(Kind.STREAM))],
     response_class=StreamingResponse,
     responses={
         200: {"description": "the bytes of the file", "content": {CONTENT: {"schema": {"type": "string"}}}},
-        **secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+        **secured(ErrorCode.FILE_NOT_FOUND),
     },
 )
 async def content(file_id: str, store: StoreOf, principal: WithReadScope) -> Response:
@@ -141,7 +126,7 @@ async def content(file_id: str, store: StoreOf, principal: WithReadScope) -> Res
 @router.delete(
     "/v1/files/{file_id}",
     response_model=DeletedFile,
-    responses=secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.FILE_IN_USE, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.FILE_NOT_FOUND, ErrorCode.FILE_IN_USE),
 )
 async def delete_(file_id: str, store: StoreOf, principal: WithScoreScope) -> Response:
     """Delete a file. One that a batch reads, which has not ended, is kept."""

@@ -12,7 +12,8 @@ from api.answers.error_responses import secured
 from api.answers.presentation import json_response
 from api.answers.schemas.server import JobItems
 from api.principal import WithReadScope
-from api.routes.jobs import MAX_OFFSET, checked_job_id
+from api.requests.ids import checked_job_id
+from api.routes.jobs import MAX_OFFSET
 from api.service import Service, ServiceOf
 from checkpoints.classification import Classes
 from jobs.queue.inputs import JobInputs, read_inputs
@@ -33,7 +34,7 @@ _Index = Annotated[int, Query(ge=0, le=MAX_OFFSET)]
 @router.get(
     "/v1/jobs/{job_id}/items",
     response_model=JobItems,
-    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.JOB_NOT_FOUND),
 )
 async def items(
     job_id: str,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.requests import ClientDisconnect
@@ -16,24 +17,24 @@ from api.answers.error_responses import STATUS, secured, storage_unavailable
 from api.answers.job_sets import Answer, encode_set, show_error
 from api.answers.openapi import json_body
 from api.answers.presentation import EMBEDDED_ITEMS, encode, encode_job, expected_bytes, json_response, show_job
-from api.answers.schemas.job_set import JobSetBody
-from api.answers.schemas.jobs import JobSet
+from api.answers.schemas.jobs import JobSet, JobSetBody
 from api.budget import place_of
 from api.models.models import DroppedError
 from api.principal import WithReadScope, WithScoreScope, check_again
-from api.provenances import Shown
 from api.requests.bodies.receiving import received_body
 from api.requests.headers.cache_control import wants_computed
 from api.requests.headers.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
-from api.requests.job_set import MAX_JOBS, ReadJob, read_job_set
+from api.requests.ids import JOB_ID
+from api.requests.job_set import MAX_JOBS, read_job_set
 from api.requests.sender import Sender
-from api.routes.jobs import admit_job, checked_job_id, counts_as_stream_if_it_waits
+from api.results import Shown
+from api.routes.jobs import admit_job, counts_as_stream_if_it_waits
 from api.routes.score import EXAMPLE, SCORING_ERRORS
 from api.service import Service, ServiceOf
 from api.waiting.departure import departure_of
 from api.waiting.waiters import WaitOutcome
 from jobs.queue.read import jobs_of, most_items, progress_of, results_of
-from jobs.store.database import Database, StorageUnavailable
+from jobs.store.database import StorageUnavailable
 from jobs.store.records import Accepted, JobRecord, JobStatus, ScorePage, Submission
 from jobs.tenancy.ownership import job_not_found
 from scoring.error_codes import ErrorCode, RequestError, invalid
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 MAX_ID_CHARACTERS = 68
 
 router = APIRouter(tags=["jobs"])
+
+T = TypeVar("T")
 
 Found = tuple[JobRecord, ScorePage | None, Shown | None]
 """A job, and if they are shown its scores and what computed them."""
@@ -78,7 +81,9 @@ async def submit_set(
         except DroppedError:
             read = await reading(refuses_dropped=True)
     # One after the other, since what the first one is admitted by mostly holds for all.
-    admitted = [await _admitted(service, one) for one in read]
+    admitted = [
+        await _or_error(admit_job(service, one)) if isinstance(one, Submission) else RequestError(**one) for one in read
+    ]
     await check_again(request, service.callers)
     outcomes = await asyncio.gather(*(_outcome(service, one) for one in admitted))
     refused = [one for one in outcomes if isinstance(one, RequestError)]
@@ -96,7 +101,7 @@ async def submit_set(
     "/v1/jobs/sets",
     dependencies=[Depends(counts_as_stream_if_it_waits)],
     response_model=JobSet,
-    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.INVALID_REQUEST),
 )
 async def read_set(
     request: Request,
@@ -134,12 +139,10 @@ async def read_set(
     return json_response(content, headers=headers)
 
 
-async def _admitted(service: Service, read: ReadJob) -> Submission | RequestError:
-    """Return a job of a set that may be stored, or why it may not."""
-    if not isinstance(read, Submission):
-        return RequestError(**read)
+async def _or_error(step: Awaitable[T]) -> T | RequestError:
+    """Return what comes of a step with a job of a set, or the error for which this job is refused."""
     try:
-        return await admit_job(service, read)
+        return await step
     except RequestError as error:
         return error
     except StorageUnavailable:
@@ -150,12 +153,7 @@ async def _outcome(service: Service, admitted: Submission | RequestError) -> Acc
     """Return what comes of a job of a set: it is stored, or it is refused with an error of its own."""
     if isinstance(admitted, RequestError):
         return admitted
-    try:
-        return await service.acceptance.acceptor.accept(admitted)
-    except RequestError as error:
-        return error
-    except StorageUnavailable:
-        return storage_unavailable()
+    return await _or_error(service.acceptance.acceptor.accept(admitted))
 
 
 def _encode_accepted(outcomes: Sequence[Accepted | RequestError], found: Mapping[str, JobRecord]) -> bytes:
@@ -172,7 +170,7 @@ def _accepted(job: JobRecord | None) -> Answer:
 async def _wait(request: Request, service: Service, tenant: str, job_ids: Sequence[str], seconds: int) -> None:
     """Wait until all of these jobs have ended, which a tenant may see, or for some seconds."""
     last_moment = time.monotonic() + seconds
-    wanted = [job_id for job_id in job_ids if _is_id(job_id)]
+    wanted = [job_id for job_id in job_ids if re.fullmatch(JOB_ID, job_id)]
     found = await service.store.in_turn(tenant, progress_of, wanted) if wanted else {}
     for job in found.values():
         if job.status.ended or job.tenant != tenant:
@@ -185,24 +183,14 @@ async def _wait(request: Request, service: Service, tenant: str, job_ids: Sequen
             return
 
 
-def _visible(db: Database, tenant: str, job_ids: Sequence[str]) -> dict[str, JobRecord]:
-    """Return those of these jobs that a tenant may see. Blocks on SQL."""
-    wanted = [job_id for job_id in job_ids if _is_id(job_id)]
-    found = jobs_of(db, wanted) if wanted else {}
-    return {job_id: job for job_id, job in found.items() if job.tenant == tenant}
-
-
-def _is_id(job_id: str) -> bool:
-    try:
-        checked_job_id(job_id)
-    except RequestError:
-        return False
-    return True
-
-
 def _read(service: Service, tenant: str, job_ids: Sequence[str]) -> dict[str, Found]:
-    """Read jobs, and the results of those that come first and fit into one answer. Blocks on SQL."""
-    jobs = _visible(service.store.database, tenant, job_ids)
+    """Read the jobs that a tenant may see, and the results of those that come first and fit into one answer.
+
+    Blocks on SQL.
+    """
+    wanted = [job_id for job_id in job_ids if re.fullmatch(JOB_ID, job_id)]
+    known = jobs_of(service.store.database, wanted) if wanted else {}
+    jobs = {job_id: job for job_id, job in known.items() if job.tenant == tenant}
     shown: list[str] = []
     room = 1.0  # of one answer, as a share
     for job in (jobs[job_id] for job_id in dict.fromkeys(job_ids) if job_id in jobs):

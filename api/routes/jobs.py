@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Literal
@@ -12,7 +11,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from api.answers.decisions.schemas import DecisionJobBody
-from api.answers.dry_run import show_dry_run
 from api.answers.error_responses import secured
 from api.answers.items.request_schemas import JobBody, LikelihoodJobBody
 from api.answers.openapi import add_lines_body, json_body
@@ -28,18 +26,18 @@ from api.answers.presentation import (
 from api.answers.schemas.jobs import DeletedJob, DryRun, Job, JobList, ScoreList
 from api.budget import Kind, place_of
 from api.principal import WithReadScope, WithScoreScope, check_again
-from api.provenances import Shown
 from api.request_id import BrokenOffError
 from api.requests.bodies.receiving import media_type, received_body
 from api.requests.headers.accept import names
 from api.requests.headers.cache_control import wants_computed
 from api.requests.headers.idempotency import REPLAYED, IdempotencyKey
 from api.requests.headers.prefer import MAX_WAIT_SECONDS, Handling, is_strict, preferred_wait
+from api.requests.ids import BATCH_ID, JOB_ID, checked_job_id
 from api.requests.sender import Sender
 from api.requests.submission import read_job
 from api.requests.uploads.upload import JSON_LINES, receive_upload
 from api.requests.webhook import with_warning_of_disabled_endpoint
-from api.routes.batches import BATCH_ID
+from api.results import Shown
 from api.routes.dry_run import dry_run
 from api.routes.score import EXAMPLE, QUESTION_ERRORS, SCORING_ERRORS
 from api.service import Service, ServiceOf, StoreOf
@@ -50,7 +48,6 @@ from jobs.queue.ending import cancel, delete
 from jobs.queue.read import get_job, list_jobs, most_embedded, read_scores
 from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import JobRecord, JobStatus, ScorePage, Submission
-from jobs.tenancy.ownership import job_not_found
 from public_api.paths import job_path
 from scoring.error_codes import ErrorCode, RequestError, invalid
 
@@ -67,8 +64,6 @@ LINES_EXAMPLE = r"""{"query": "Query: how do I care for indoor plants?\n", "labe
 "Document: Water the fern once a week and keep it out of the sun.\nRelevant:"
 "Document: The train to the coast leaves at nine.\nRelevant:"
 """
-
-JOB_ID = r"^job_[0-9A-Za-z-]{1,64}$"
 
 router = APIRouter(tags=["jobs"])
 
@@ -157,7 +152,7 @@ async def submit(
             del data
         submission = wanted.submission
         if wanted.dry_run:
-            return json_response(show_dry_run(await dry_run(service.store, service.acceptance, submission)))
+            return json_response(await dry_run(service.store, service.acceptance, submission))
         admitted = await admit_job(service, submission)
         await check_again(request, service.callers)
         accepted = await service.acceptance.acceptor.accept(admitted)
@@ -166,11 +161,7 @@ async def submit(
     return json_response(show_job(job), 202, headers | (REPLAYED if accepted.replayed else {}))
 
 
-@router.get(
-    "/v1/jobs",
-    response_model=JobList,
-    responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.get("/v1/jobs", response_model=JobList, responses=secured(ErrorCode.INVALID_REQUEST, ErrorCode.BATCH_NOT_FOUND))
 async def list_(
     store: StoreOf,
     principal: WithReadScope,
@@ -195,7 +186,7 @@ async def list_(
     "/v1/jobs/{job_id}",
     dependencies=[Depends(counts_as_stream_if_it_waits)],
     response_model=Job,
-    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.JOB_NOT_FOUND),
 )
 async def read(
     request: Request,
@@ -241,7 +232,6 @@ async def read(
             ErrorCode.JOB_NOT_FINISHED,
             ErrorCode.JOB_CANCELLED,
             ErrorCode.JOB_FAILED,
-            ErrorCode.STORAGE_UNAVAILABLE,
         ),
     },
 )
@@ -268,11 +258,7 @@ async def scores(
     return StreamingResponse(_lines(service, principal.tenant, first, offset), media_type=JSON_LINES)
 
 
-@router.post(
-    "/v1/jobs/{job_id}/cancel",
-    response_model=Job,
-    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.post("/v1/jobs/{job_id}/cancel", response_model=Job, responses=secured(ErrorCode.JOB_NOT_FOUND))
 async def cancel_(job_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Cancel a job. One that has ended stays as it is, so cancelling twice is safe."""
     job = await service.store.of(principal.tenant, cancel, checked_job_id(job_id))
@@ -281,24 +267,13 @@ async def cancel_(job_id: str, service: ServiceOf, principal: WithScoreScope) ->
     return json_response(show_job(job))
 
 
-@router.delete(
-    "/v1/jobs/{job_id}",
-    response_model=DeletedJob,
-    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.delete("/v1/jobs/{job_id}", response_model=DeletedJob, responses=secured(ErrorCode.JOB_NOT_FOUND))
 async def delete_(job_id: str, service: ServiceOf, principal: WithScoreScope) -> Response:
     """Delete a job, its inputs and its scores. A job that has not ended is cancelled first."""
     job_id = checked_job_id(job_id)
     await service.store.of(principal.tenant, delete, job_id)
     _wake(service, job_id)
     return json_response({"id": job_id, "object": "scoring.job", "deleted": True})
-
-
-def checked_job_id(job_id: str) -> str:
-    """Return a valid job id. An invalid one raises the error of a missing job and is not sent to the database."""
-    if not re.fullmatch(JOB_ID, job_id):
-        raise job_not_found()
-    return job_id
 
 
 def _wake(service: Service, job_id: str) -> None:

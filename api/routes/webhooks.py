@@ -13,8 +13,7 @@ from api.answers.presentation import json_response, show_delivery, show_secrets
 from api.answers.schemas.batch import BatchEnd
 from api.answers.schemas.jobs import Delivery, DeliveryList, JobEvent, WebhookSecretList
 from api.principal import WithReadScope, WithWebhookScope
-from api.routes.batches import checked_batch_id
-from api.routes.jobs import checked_job_id
+from api.requests.ids import checked_batch_id, checked_job_id
 from api.service import ServiceOf, StoreOf
 from jobs.file_batches.reading import find_batch
 from jobs.webhooks.delivery_log import list_deliveries, redeliver
@@ -52,11 +51,7 @@ def _batch_ended(
     """A batch that asked for it has come to its end."""
 
 
-@router.get(
-    "/v1/jobs/{job_id}/deliveries",
-    response_model=DeliveryList,
-    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.get("/v1/jobs/{job_id}/deliveries", response_model=DeliveryList, responses=secured(ErrorCode.JOB_NOT_FOUND))
 async def deliveries(job_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """List what was, or is to be, sent to a job's webhook, with every attempt. There is one delivery once the job has
     ended, and none before, or if the webhook did not ask for that end.
@@ -69,7 +64,7 @@ async def deliveries(job_id: str, store: StoreOf, principal: WithReadScope) -> R
     "/v1/jobs/{job_id}/deliveries/{delivery_id}/redeliver",
     status_code=202,
     response_model=Delivery,
-    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.JOB_NOT_FOUND, ErrorCode.NOT_FOUND),
 )
 async def redeliver_(job_id: str, delivery_id: str, store: StoreOf, principal: WithWebhookScope) -> Response:
     """Send a delivery again, now, under the same id and whatever became of it. If that fails, the schedule of attempts
@@ -86,7 +81,7 @@ async def redeliver_(job_id: str, delivery_id: str, store: StoreOf, principal: W
 @router.get(
     "/v1/batches/{batch_id}/deliveries",
     response_model=DeliveryList,
-    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.BATCH_NOT_FOUND),
 )
 async def deliveries_of_batch(batch_id: str, store: StoreOf, principal: WithReadScope) -> Response:
     """List what was, or is to be, sent to a batch's webhook, as for a job."""
@@ -98,7 +93,7 @@ async def deliveries_of_batch(batch_id: str, store: StoreOf, principal: WithRead
     "/v1/batches/{batch_id}/deliveries/{delivery_id}/redeliver",
     status_code=202,
     response_model=Delivery,
-    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
+    responses=secured(ErrorCode.BATCH_NOT_FOUND, ErrorCode.NOT_FOUND),
 )
 async def redeliver_of_batch(batch_id: str, delivery_id: str, store: StoreOf, principal: WithWebhookScope) -> Response:
     """Send a delivery of a batch again, as for a job."""
@@ -108,16 +103,14 @@ async def redeliver_of_batch(batch_id: str, delivery_id: str, store: StoreOf, pr
     return json_response(show_delivery(redelivered), 202)
 
 
-@router.get("/v1/webhook-secrets", response_model=WebhookSecretList, responses=secured(ErrorCode.STORAGE_UNAVAILABLE))
+@router.get("/v1/webhook-secrets", response_model=WebhookSecretList, responses=secured())
 async def secrets(store: StoreOf, principal: WithWebhookScope) -> Response:
     """List the secrets that webhooks are signed with: one, or two while it is being changed, the new one first."""
     live = await store.of(principal.tenant, live_secrets, new_secret)
     return json_response(show_secrets(live), headers=NO_STORE)
 
 
-@router.post(
-    "/v1/webhook-secrets/rotate", response_model=WebhookSecretList, responses=secured(ErrorCode.STORAGE_UNAVAILABLE)
-)
+@router.post("/v1/webhook-secrets/rotate", response_model=WebhookSecretList, responses=secured())
 async def rotate(service: ServiceOf, principal: WithWebhookScope) -> Response:
     """Make a new secret. For a day, unless the server is set otherwise, the one before signs too, so that a receiver
     may be given the new one at any time in between. An older one that still signed does not any more.

@@ -16,6 +16,7 @@ from api.server.connection import Connection
 from api.server.heap import limit_heaps
 from api.server.starting import Starting
 from api.service import Service
+from api.siblings import Siblings
 
 WATCH_TICKS = 5
 """The server looks for connections that are overdue at every so many ticks of uvicorn's, which are 0.1 s apart."""
@@ -49,11 +50,14 @@ class Server(uvicorn.Server):
         shutdown_seconds: int,
         drain_seconds: float = 0.0,
         starting: Starting | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         """shutdown_seconds: how long requests in progress may take to finish when the server stops.
 
         drain_seconds: how long it takes further requests before that. starting: what has answered on its sockets until
         now. Such a server is the only one at its address, so when it stops, it answers to the end that it does.
+        siblings: the processes to which it shows that it lives, from when it serves on, and what its requests have in
+        use; None: there are none.
         """
         super().__init__(
             uvicorn.Config(
@@ -73,9 +77,18 @@ class Server(uvicorn.Server):
         )
         self._app = app
         self._starting = starting
+        self._siblings = siblings
+        self._heartbeat: asyncio.Task[None] | None = None
         self._drain_seconds = drain_seconds
         self._drained_at = 0.0
         self._call_seconds = max(0.0, shutdown_seconds - ANSWER_SECONDS)  # how long calls wait on during a shutdown
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        finally:
+            if self._heartbeat is not None:
+                self._heartbeat.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, so that many connections at once, on which nothing need come, keep nobody waiting.
@@ -95,12 +108,17 @@ class Server(uvicorn.Server):
                     self._connection, sock=again, backlog=self.config.backlog
                 )
                 self.servers.append(server)
+        if self._siblings is not None:
+            self._heartbeat = asyncio.create_task(self._siblings.keep_heartbeat())
 
     def _connection(self) -> Connection:
         return Connection(self.config, self.server_state, self.lifespan.state)
 
     async def on_tick(self, counter: int) -> bool:
         """Look for connections that are overdue. Returns whether the server is to stop."""
+        if self._siblings is not None:
+            service: Service = self._app.state.service
+            self._siblings.set_in_use(service.metrics.in_use())
         if counter % WATCH_TICKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):

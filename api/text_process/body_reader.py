@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -46,9 +46,6 @@ SHORT_BYTES = 2**17
 LONG_BYTES = 2**20
 LONG_VALUES = 2**16
 """A body with more bytes, or more values, is read in another process. Up to both, the lock is held for 40 ms."""
-
-StopIfUnwanted = Callable[[], None]
-"""A function that work calls between its steps, and that raises an exception when nobody wants the result."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,16 +91,10 @@ class BodyReader:
 
         tenant: whose turn a long body takes. Raises ClientDisconnect if the client leaves, and RequestError.
         """
-        return await self.loader.reading(lambda: self._read(request, tenant, function, body, *args, **kwargs))
+        return await self.loader.reading(lambda: self._read(request, tenant, function, body, args, kwargs))
 
     async def _read(
-        self,
-        request: Request,
-        tenant: str,
-        function: Callable[Concatenate[ReadingContext, bytes, P], T],
-        body: bytes,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, request: Request, tenant: str, function: Callable[..., T], body: bytes, args: tuple[Any, ...], kwargs: Any
     ) -> T:
         """Return what the function returns, wherever it is called. Raises NotLoadedError, too."""
         if len(body) <= SMALL_BYTES and time.monotonic() >= self._careful_until:
@@ -136,7 +127,7 @@ class BodyReader:
             caller.give_up()
 
 
-def _time_limit(seconds: float) -> StopIfUnwanted:
+def _time_limit(seconds: float) -> Callable[[], None]:
     """Return a function that raises TakesLongError once this thread has computed for so many seconds."""
     last_moment = time.thread_time() + seconds
 

@@ -30,6 +30,5 @@ class EndedJobs:
         return counting and not counted
 
     def remove(self, job_id: str) -> None:
-        """Forget a job."""
         with self._lock:
             self._counted.pop(job_id, None)

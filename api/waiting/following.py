@@ -60,7 +60,6 @@ class Followed(Generic[State]):
             self.wake()
 
     def wake(self) -> None:
-        """Wake all streams."""
         for one in self._waiting:
             _end(one)
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from docs.site.pages import write_pages
+from docs.site.pages import texts, write_pages
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        write_pages(folder)
+        write_pages(folder, texts())
     except ValueError as error:
         sys.exit(f"Links are broken:\n{error}")
 

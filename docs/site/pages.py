@@ -93,9 +93,8 @@ def broken_links(texts: Mapping[str, str]) -> list[str]:
     return broken
 
 
-def write_pages(folder: Path) -> None:
+def write_pages(folder: Path, all_texts: Mapping[str, str]) -> None:
     """Write the configuration and the pages of the site into an empty folder. Raises ValueError for broken links."""
-    all_texts = texts()
     if broken := broken_links(all_texts):
         raise ValueError("\n".join(broken))
     shutil.copy(CONFIGURATION, folder)

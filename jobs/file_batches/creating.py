@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from jobs.file_batches.reading import BatchRecord, find_batch
 from jobs.file_batches.tables import OPEN, BatchStatus, file_batches
 from jobs.files.creation_keys import CreationKey, take_creation_key
 from jobs.files.reading import file_not_found, find_file
-from jobs.files.receiving import check_room_for_output
+from jobs.files.receiving import check_room_for_output, too_many
 from jobs.files.tables import Purpose
 from jobs.store.clock import NOW
 from jobs.store.database import Database
@@ -21,9 +20,6 @@ from jobs.store.records import Idempotency
 from jobs.store.webhook_events import Webhook
 from jobs.webhooks.outbox import pack_webhook
 from scoring.error_codes import ErrorCode, RequestError
-
-RETRY_SECONDS = (30.0, 60.0)
-"""The least and the greatest ``Retry-After`` while a tenant has too many open batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +67,8 @@ def create_batch(
             raise RequestError(ErrorCode.INVALID_FILE, message, param="input_file_id")
         of_tenant = select(func.count()).select_from(file_batches).where(file_batches.c.tenant == wanted.tenant, OPEN)
         if int(tx.scalar(of_tenant) or 0) >= max_open:
-            raise RequestError(
-                ErrorCode.QUOTA_EXCEEDED,
-                f"this tenant has {max_open} batches that have not ended, the most it may have",
-                retry_after=random.uniform(*RETRY_SECONDS),
-                limit="max_open_batches_per_tenant",
-            )
+            message = f"this tenant has {max_open} batches that have not ended, the most it may have"
+            raise too_many(message, "max_open_batches_per_tenant")
         if max_files is not None:
             check_room_for_output(tx, wanted.tenant, max_files)
         if no_room is not None:

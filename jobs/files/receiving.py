@@ -25,7 +25,7 @@ PART_BYTES = 2**18
 """The bytes of a part: what a reader holds at a time."""
 
 RETRY_SECONDS = (30.0, 60.0)
-"""The least and the greatest ``Retry-After`` while the files of a tenant are too many or too large."""
+"""The least and the greatest ``Retry-After`` while a tenant has too many files or open batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def begin_file(db: Database, tenant: str, max_files: int, key: str | None) -> Re
                 return EarlierFile(earlier.made_id, earlier.body_hash)
         held = _files_of(tx, tenant)
         if held >= max_files:
-            raise _exceeded(f"this tenant has {held} files already, the most it may have")
+            raise too_many(f"this tenant has {held} files already, the most it may have", "max_files_per_tenant")
         store_new_file(tx, file_id, tenant, Purpose.BATCH, "", FileState.RECEIVING)
     return ReceivedFile(file_id, tenant)
 
@@ -67,7 +67,7 @@ def check_room_for_output(tx: Transaction, tenant: str, max_files: int) -> None:
     """Refuse a batch of a tenant whose files are more than they may be. Raises RequestError QUOTA_EXCEEDED."""
     held = _files_of(tx, tenant)
     if held > max_files:
-        raise _exceeded(f"this tenant has {held} files, and may have {max_files}; delete some")
+        raise too_many(f"this tenant has {held} files, and may have {max_files}; delete some", "max_files_per_tenant")
 
 
 def store_new_file(
@@ -172,6 +172,6 @@ def _given_up() -> RequestError:
     )
 
 
-def _exceeded(message: str) -> RequestError:
-    retry_after = random.uniform(*RETRY_SECONDS)
-    return RequestError(ErrorCode.QUOTA_EXCEEDED, message, retry_after=retry_after, limit="max_files_per_tenant")
+def too_many(message: str, limit: str) -> RequestError:
+    """Return the error for a tenant that has as many files, or open batches, as it may have."""
+    return RequestError(ErrorCode.QUOTA_EXCEEDED, message, retry_after=random.uniform(*RETRY_SECONDS), limit=limit)

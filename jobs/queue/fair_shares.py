@@ -90,7 +90,7 @@ def count_of_open_flows() -> ColumnElement[int]:
     """
     of_class = {
         interactive: select(func.count())
-        .where(flows.c.model == bindparam("for_model"), _flow_of_class(interactive), flows.c.is_open)
+        .where(flows.c.model == bindparam("for_model"), flows.c.interactive == interactive, flows.c.is_open)
         .scalar_subquery()
         for interactive in (False, True)
     }
@@ -99,7 +99,7 @@ def count_of_open_flows() -> ColumnElement[int]:
 
 def next_flows(tx: Transaction, model: str, *, interactive: bool, limit: int) -> list[str]:
     """Return the tenants of open flows, the least virtual time first."""
-    return list(tx.scalars(_NEXT[interactive], {"model": model, "limit": limit}))
+    return list(tx.scalars(_NEXT, {"of_model": model, "of_class": interactive, "limit": limit}))
 
 
 _TOKENS = numbers_by_name("tokens")
@@ -156,23 +156,19 @@ def _close(tx: Transaction, card: ModelCard, names: Collection[str], interactive
     A flow whose work nobody can score would keep its virtual time, and with it all flows that are opened.
     """
     # Locked before the query: no transaction that adds work is under way, and what was added before is visible.
-    given: dict[str, Any] = {"of_model": card.name, "names": names}
-    left = set(tx.scalars(_LOCK_EMPTY[interactive], card_parameters(card) | given))
+    given: dict[str, Any] = {"of_model": card.name, "of_class": interactive, "names": names}
+    left = set(tx.scalars(_LOCK_EMPTY, card_parameters(card) | given))
     if left:
-        left -= set(tx.scalars(_CLOSE[interactive], given | {"names": left}))
+        left -= set(tx.scalars(_CLOSE, given | {"names": left}))
     if left:
         for one in (card, *live_cards(tx, card.name)):
-            left -= set(tx.scalars(_WITH_WORK[interactive], card_parameters(one) | given | {"names": left}))
-        tx.execute(_CLOSE_ALL[interactive], given | {"names": left})
+            left -= set(tx.scalars(_WITH_WORK, card_parameters(one) | given | {"names": left}))
+        tx.execute(_CLOSE_ALL, given | {"names": left})
 
 
 def is_of_class(interactive: bool) -> ColumnElement[bool]:
     """Return a condition on ``chunks`` without parameters: a partial index matches only a constant condition."""
     return chunks.c.interactive if interactive else ~chunks.c.interactive
-
-
-def _flow_of_class(interactive: bool) -> ColumnElement[bool]:
-    return flows.c.interactive if interactive else ~flows.c.interactive
 
 
 _PRIMARY_KEY = tuple(flows.primary_key)
@@ -191,53 +187,21 @@ _OPEN = (
     .where(*_OF_FLOW)
     .values(is_open=True, virtual_time=case((flows.c.virtual_time < _START, _START), else_=flows.c.virtual_time))
 )
-_NEXT = {
-    interactive: select(flows.c.tenant)
-    .where(flows.c.model == bindparam("model"), _flow_of_class(interactive), flows.c.is_open)
+_OF_CLAIM = (flows.c.model == bindparam("of_model"), flows.c.interactive == _OF_CLASS)
+_NEXT = (
+    select(flows.c.tenant)
+    .where(*_OF_CLAIM, flows.c.is_open)
     .order_by(flows.c.virtual_time, flows.c.tenant)
     .limit(bindparam("limit", type_=Integer))
-    for interactive in (False, True)
-}
+)
 _CHARGE = charging()
-_NAMED = {
-    interactive: (
-        flows.c.model == bindparam("of_model"),
-        _flow_of_class(interactive),
-        is_one_of(flows.c.tenant, "names"),
-    )
-    for interactive in (False, True)
-}
+_NAMED = (*_OF_CLAIM, is_one_of(flows.c.tenant, "names"))
+_IN_FLOW = (chunks.c.tenant == flows.c.tenant, chunks.c.interactive == flows.c.interactive)
 # Of the worker of card_parameters. A limit keeps PostgreSQL from turning this into a join with all chunks that wait.
-_WORK = {
-    interactive: select(chunks.c.id)
-    .where(CLAIMABLE, chunks.c.tenant == flows.c.tenant, is_of_class(interactive))
-    .limit(1)
-    .scalar_subquery()
-    for interactive in (False, True)
-}
+_WORK = select(chunks.c.id).where(CLAIMABLE, *_IN_FLOW).limit(1).scalar_subquery()
+_ANY_WORK = select(chunks.c.id).where(WAITING, chunks.c.model == flows.c.model, *_IN_FLOW).limit(1).scalar_subquery()
 # A claim also takes a flow for empty whose work another claim holds, or which is left to another worker for a moment.
-_LOCK_EMPTY = {
-    interactive: select(flows.c.tenant)
-    .where(*named, _WORK[interactive].is_(None))
-    .with_for_update(of=flows, skip_locked=True)
-    for interactive, named in _NAMED.items()
-}
-_CLOSE = {
-    interactive: update(flows)
-    .where(
-        *named,
-        select(chunks.c.id)
-        .where(WAITING, chunks.c.model == flows.c.model, chunks.c.tenant == flows.c.tenant, is_of_class(interactive))
-        .limit(1)
-        .scalar_subquery()
-        .is_(None),
-    )
-    .values(is_open=False)
-    .returning(flows.c.tenant)
-    for interactive, named in _NAMED.items()
-}
-_WITH_WORK = {
-    interactive: select(flows.c.tenant).where(*named, _WORK[interactive].is_not(None))
-    for interactive, named in _NAMED.items()
-}
-_CLOSE_ALL = {interactive: update(flows).where(*named).values(is_open=False) for interactive, named in _NAMED.items()}
+_LOCK_EMPTY = select(flows.c.tenant).where(*_NAMED, _WORK.is_(None)).with_for_update(of=flows, skip_locked=True)
+_CLOSE_ALL = update(flows).where(*_NAMED).values(is_open=False)
+_CLOSE = _CLOSE_ALL.where(_ANY_WORK.is_(None)).returning(flows.c.tenant)
+_WITH_WORK = select(flows.c.tenant).where(*_NAMED, _WORK.is_not(None))

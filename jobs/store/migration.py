@@ -6,10 +6,11 @@ import time
 from typing import NamedTuple
 
 from alembic import command
-from sqlalchemy import text
+from alembic.config import Config
+from sqlalchemy import Connection, text
 
 from jobs.store.database import Database, DeadlockError, LockedError, StorageUnavailable
-from jobs.store.revisions import TOO_OLD, alembic_config, is_too_old, known_revisions, schema_revision
+from jobs.store.revisions import ROOT, TOO_OLD, UnknownSchemaError, is_too_old, known_revisions, schema_revision
 
 _LOCK = 0x5C02E11E
 """PostgreSQL's advisory lock of this number is held by whoever migrates. Nothing else uses the number."""
@@ -21,15 +22,18 @@ PAUSE_SECONDS = 3.0
 """How long a migration that did not get a lock leaves the tables to the others before it begins again."""
 
 
-class UnknownSchemaError(Exception):
-    """A later version of the service has migrated the store, or one that is too old."""
-
-
 class Migrated(NamedTuple):
     """From which revision of the schema to which a migration went. None: there was no schema."""
 
     before: str | None
     after: str | None
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    """Return the configuration of the migrations. With a connection they run in its transaction."""
+    config = Config(str(ROOT / "alembic.ini"))
+    config.attributes["connection"] = connection
+    return config
 
 
 def migrate(database: Database) -> Migrated:

@@ -21,7 +21,7 @@ from model.architecture.families import FAMILIES, Family, Norms, QKNorm
 from model.architecture.recurrence import Recurrence, read_recurrence
 from model.architecture.rope import LongScaling, Rope
 from model.architecture.stored.reading import MXFP4, encoding_of, method_of
-from model.architecture.windows import KINDS, Window, read_positions
+from model.architecture.windows import Window, read_positions
 from scoring.planning.estimates import ModelSize
 
 
@@ -166,8 +166,7 @@ class DecoderConfig:
             tied=classes is None and fields.flag("tie_word_embeddings", family.is_gemma),
             classes=0 if classes is None else len(classes.names),
             family=name,
-            attention_bias="attention_bias" in family.bias_fields
-            and fields.flag("attention_bias", family.biased_by_default),
+            attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", family.is_gpt_oss),
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
             decides=head is not None,
             multipliers=_multipliers(fields, family, divides=head is None),
@@ -228,64 +227,6 @@ class DecoderConfig:
             pair_flop=4 * self.attention_layers * self.query_heads * self.head_dim,
             head_flop=2 * self.width * self.outputs,
         )
-
-    def to_huggingface(self) -> dict[str, object]:
-        """Return the fields of a ``config.json`` that HuggingFace loads as the same model. Classes have no names."""
-        family = self.traits
-        biases = {"attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias}
-        return {
-            "architectures": [family.classifier if self.classes else family.architecture],
-            **({"num_labels": self.classes} if self.classes else {}),
-            "model_type": self.family,
-            "vocab_size": self.vocabulary,
-            "hidden_size": self.width,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.query_heads,
-            "num_key_value_heads": self.kv_heads,
-            "head_dim": self.head_dim,
-            "intermediate_size": self.mlp_width,
-            family.mlp_width_field: self.mlp_width,
-            **(
-                _GRANITE_WITHOUT_EXPERTS | {"layer_types": ["full_attention"] * self.layers}
-                if family.has_shared_mlp
-                else {}
-            ),
-            "max_position_embeddings": self.context,
-            **self._positions_to_huggingface(),
-            "rms_norm_eps": self.norm_epsilon,
-            "tie_word_embeddings": self.tied,
-            "hidden_activation" if family.is_gemma else "hidden_act": family.activation,
-            "pad_token_id": None,  # HuggingFace's own for Phi-3 may not be in the vocabulary
-            **{field: biases[field] for field in sorted(family.bias_fields)},
-            **(self.multipliers._asdict() if family.has_multipliers else {}),
-            **({"query_pre_attn_scalar": self._query_scalar} if family.is_gemma else {}),
-            **({} if self.recurrence is None else self.recurrence.to_huggingface()),
-            **({} if self.mixture is None else self.mixture.to_huggingface()),
-        }
-
-    @property
-    def _query_scalar(self) -> int:
-        """What Gemma divides scores by the root of."""
-        multiplier = self.multipliers.attention_multiplier
-        return self.head_dim if multiplier is None else round(multiplier**-2)
-
-    def _positions_to_huggingface(self) -> dict[str, object]:
-        """Return the fields about positions and sliding windows."""
-        windows, window, rope = self.traits.windows, self.window, self.rope.to_huggingface()
-        plain: dict[str, object] = {"rope_theta": self.rope.theta, "rope_parameters": rope}
-        if windows is None:
-            return plain
-        if window is None and windows.pattern:
-            window = Window(self.context, (False,) * self.layers)
-        switch = {"use_sliding_window": window is not None} if windows.switch else {}
-        if window is None:
-            return {**plain, **(switch or {"sliding_window": None})}
-        names = [tuple(KINDS)[is_windowed] for is_windowed in window.layers]
-        kinds = {"layer_types": names} if windows.switch or windows.pattern else {}
-        if windows.bases is not None:
-            own = self.rope if window.rope is None else window.rope
-            plain = {"rope_parameters": dict(zip(KINDS, (rope, own.to_huggingface()), strict=True))}
-        return {**plain, **switch, **kinds, "sliding_window": window.size}
 
 
 def _multipliers(fields: ConfigurationReader, family: Family, *, divides: bool) -> Multipliers:

@@ -10,7 +10,7 @@ The residual stream, norms, softmax and every sum are float32; operands of produ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +25,9 @@ from model.architecture.families import Norms, QKNorm
 from model.architecture.mixture import MixtureOfExperts
 from model.architecture.projections import Embedding, Linear, Norm, Total, normed
 from model.architecture.rope import Rope
-from model.attention.contract import Attention, AttentionOutput, Gated, causal, with_sinks
-from model.attention.tiles import TiledAttention
-from model.layers.linear import ACTIVATIONS, RMSNorm, alone, project, scaled
+from model.attention.contract import AttentionOutput, Gated, with_sinks
+from model.layers.linear import ACTIVATIONS, RMSNorm, alone, scaled
 from model.layers.rotation import RotaryEmbedding, Rotation
-
-TRAINING_ATTENTION = TiledAttention(differentiable=True)  # the attention of training, which needs gradients
 
 
 class KeyValues(NamedTuple):
@@ -217,7 +214,6 @@ class Layer(MixingLayer):
 
     @property
     def mixer(self) -> SelfAttention:
-        """See :class:`MixingLayer`."""
         return self.self_attn
 
 
@@ -234,7 +230,6 @@ class RecurrentLayer(MixingLayer):
 
     @property
     def mixer(self) -> GatedDeltaNet:
-        """See :class:`MixingLayer`."""
         return self.linear_attn
 
 
@@ -248,40 +243,6 @@ class Body(nnx.Module):
         count = config.layers - config.attention_layers
         self.recurrent_layers = RecurrentLayer(config, (count,), dtype, rngs) if count else None
         self.norm = Norm(config.width, (), config, dtype, scale=1 / config.multipliers.logits_scaling)
-
-    def hidden_states(self, tokens: Array, attention: Attention = TRAINING_ATTENTION) -> Array:
-        """Return final hidden states of all positions, for training: int32 [B, L] to float32 [B, L, width]."""
-        length, windowed = tokens.shape[1], self.config.windowed
-        of_kinds = rotary_embeddings(jnp.arange(length, dtype=jnp.int32)[None], self.config)
-        graph, stacked = nnx.split(self.layers)
-
-        def through(hidden: Array, one: tuple[nnx.State[Any, Any], Array]) -> tuple[Array, None]:
-            layer: Layer = nnx.merge(graph, one[0])
-            rotary = of_kind(of_kinds, one[1])
-            reach = None if self.config.window is None else jnp.where(one[1], self.config.reach, length)
-            queries, key_values = layer.attention_inputs(hidden, rotary)
-            found = attention.attend(queries, *key_values, causal(length, reach))
-            return layer.output_mlp(hidden, layer.self_attn.attended(found)), None
-
-        hidden = self.embed_tokens(tokens)
-        if self.recurrent_layers is None:
-            hidden, _ = lax.scan(through, hidden, (stacked, jnp.array(windowed)))
-            return self.norm(hidden)
-        of_recurrent, recurrent = nnx.split(self.recurrent_layers)
-        for place, is_recurrent in enumerate(self.config.recurrent):
-            number = self.config.recurrent[:place].count(is_recurrent)
-            if is_recurrent:
-                one: RecurrentLayer = nnx.merge(of_recurrent, _of_stack(recurrent, number))
-                hidden = one.output_mlp(hidden, one.linear_attn.whole(one.inputs(hidden)))
-            else:
-                hidden, _ = through(hidden, (_of_stack(stacked, number), jnp.array(windowed[place])))
-        return self.norm(hidden)
-
-
-def _of_stack(stacked: nnx.State[Any, Any], number: int) -> nnx.State[Any, Any]:
-    """Return the weights of one layer of a stack."""
-    found: nnx.State[Any, Any] = jax.tree.map(lambda leaf: leaf[number], stacked)
-    return found
 
 
 class Decoder(nnx.Module):
@@ -322,13 +283,6 @@ class Decoder(nnx.Module):
         """Return the kernel that computes logits: [width, outputs], or its transpose if :attr:`head_as_rows`."""
         kernel = self.model.embed_tokens if self.head is None else self.head
         return kernel.weight.get_value()
-
-    def logits(self, tokens: Array) -> Array:
-        """Return logits of all positions under causal attention, differentiable: int32 [B, L] to float32 [B, L, V]."""
-        hidden = self.model.hidden_states(tokens)
-        if self.head is not None:
-            return self.head(hidden)
-        return project(hidden, self.head_kernel(), transposed=self.head_as_rows)
 
 
 def rotary_embeddings(positions: Array, config: DecoderConfig) -> tuple[RotaryEmbedding, ...]:

@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
 from model.architecture.projections import Linear, Norm, Total, normal
-from model.layers.delta_rule import CHUNK, DeltaInputs, delta_rule
+from model.layers.delta_rule import DeltaInputs
 from model.layers.linear import alone, sum_of_squares
 from model.layers.rotation import split
 
@@ -86,18 +86,6 @@ class GatedDeltaNet(nnx.Module):
             decay,
             rate,
         )
-
-    def whole(self, inputs: RecurrentInputs) -> Array:
-        """Return what is read at each token of whole sequences, [B, L, Hv, Dv] of inputs [B, L, ...]."""
-        length, before = inputs.mixed.shape[1], self.sizes.inputs - 1
-        missing = -length % CHUNK
-        mixed, *gates = (
-            jnp.pad(part, ((0, 0), (first, missing), (0, 0)))
-            for part, first in zip(inputs, (before, 0, 0), strict=True)
-        )
-        windows = [mixed[:, first : first + length + missing] for first in range(self.sizes.inputs)]
-        state = jnp.zeros((self.sizes.value_heads, self.sizes.key_dim, self.sizes.value_dim), jnp.float32)
-        return delta_rule(self.heads(self.convolved(windows), *gates), state)[0][:, :length]
 
     def output(self, out: Array, entering: Array, total: Total = alone) -> Array:
         """Return what the layer adds, [..., width]; out: of the recurrence, [..., Hv, Dv], of what entered it."""

@@ -30,13 +30,6 @@ class Mixture(NamedTuple):
         """Whether the router and all projections of the experts have biases."""
         return self.clamped is not None
 
-    def to_huggingface(self) -> dict[str, object]:
-        """Return the fields of a ``config.json``."""
-        found: dict[str, object] = {"num_experts_per_tok": self.chosen}
-        if self.clamped is not None:
-            return found | {_LOCAL: self.experts} | dict(zip(_CLAMPED, self.clamped, strict=True))
-        return found | {"num_experts": self.experts, "norm_topk_prob": self.normalised}
-
 
 ROUTER = "gate"
 """The module that chooses experts, in the decoder and in most names of tensors."""

@@ -52,7 +52,6 @@ class Family:
     scalings: tuple[str, ...] = ("linear", "llama3", "yarn")  # how a configuration may stretch positions
     always_biased: bool = False  # queries, keys and values have biases whatever the configuration says
     bias_fields: frozenset[str] = frozenset()  # the fields that may switch on biases
-    biased_by_default: bool = False  # what configurations mean that leave these fields out
     head_dim: int | None = None  # default; None: width / query heads
     kv_heads: int | None = None  # default; None: the number of query heads
     windows: Windows | None = None  # None: HuggingFace has none for it
@@ -92,7 +91,6 @@ FAMILIES = {
     "gpt_oss": Family(
         "GptOssForCausalLM",
         bias_fields=frozenset({"attention_bias"}),
-        biased_by_default=True,
         scalings=("yarn",),
         head_dim=64,
         kv_heads=8,

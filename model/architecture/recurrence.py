@@ -55,11 +55,6 @@ class Recurrence(NamedTuple):
         projections = width * (self.channels + 2 * self.output + 2 * self.value_heads)
         return projections + self.channels * self.inputs + 2 * self.value_heads + self.value_dim
 
-    def to_huggingface(self) -> dict[str, object]:
-        """Return the fields of a ``config.json``."""
-        names = [tuple(KINDS)[is_recurrent] for is_recurrent in self.layers]
-        return {"layer_types": names, **dict(zip(_FIELDS, self[1:], strict=True))}
-
 
 _FIELDS = (
     "linear_num_key_heads",

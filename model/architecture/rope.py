@@ -33,10 +33,6 @@ class LinearScaling:
         """Return all frequencies divided by the factor."""
         return plain / self.factor
 
-    def to_huggingface(self) -> dict[str, object]:
-        """Return the fields of ``rope_parameters``."""
-        return {"rope_type": "linear", "factor": self.factor}
-
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
@@ -54,16 +50,6 @@ class Llama3Scaling:
         kept = np.clip((turns - self.low) / (self.high - self.low), 0.0, 1.0)
         blended: Frequencies = plain * (kept + (1 - kept) / self.factor)
         return blended
-
-    def to_huggingface(self) -> dict[str, object]:
-        """Return the fields of ``rope_parameters``."""
-        return {
-            "rope_type": "llama3",
-            "factor": self.factor,
-            "low_freq_factor": self.low,
-            "high_freq_factor": self.high,
-            "original_max_position_embeddings": self.original_context,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +79,6 @@ class YarnScaling:
         """Return the pair of a head of ``size`` dimensions that makes so many turns over the original context."""
         return size * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    def to_huggingface(self) -> dict[str, object]:
-        """Return the fields of ``rope_parameters``."""
-        return {
-            "rope_type": "yarn",
-            "factor": self.factor,
-            "beta_fast": self.fast,
-            "beta_slow": self.slow,
-            "original_max_position_embeddings": self.original_context,
-            "truncate": self.whole_dimensions,
-            "attention_factor": self.magnitude,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class LongScaling:
@@ -121,16 +95,6 @@ class LongScaling:
     def scaled(self, plain: Frequencies, theta: float) -> Frequencies:
         """Return each frequency divided by its factor."""
         return plain / np.array(self.factors, np.float64)
-
-    def to_huggingface(self) -> dict[str, object]:
-        """Return the fields of ``rope_parameters``. Those of longer sequences are never used."""
-        return {
-            "rope_type": "longrope",
-            "short_factor": list(self.factors),
-            "long_factor": list(self.factors),
-            "original_max_position_embeddings": self.original_context,
-            "attention_factor": self.magnitude,
-        }
 
 
 Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling
@@ -213,12 +177,6 @@ class Rope:
     def magnitude(self) -> float:
         """The factor of cosines and sines."""
         return 1.0 if self.scaling is None else self.scaling.magnitude
-
-    def to_huggingface(self) -> dict[str, object]:
-        """Return the value of ``rope_parameters``."""
-        scaling: dict[str, object] = {"rope_type": "default"} if self.scaling is None else self.scaling.to_huggingface()
-        share: dict[str, object] = {} if self.turned == 1.0 else {"partial_rotary_factor": self.turned}
-        return scaling | {"rope_theta": self.theta} | share
 
 
 def _share(fields: ConfigurationReader, rope: ConfigurationReader, turned: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Loads a :class:`Decoder` from HuggingFace's safetensors, and saves it.
+"""Loads a :class:`Decoder` from HuggingFace's safetensors.
 
 Unknown and missing tensors and those of a wrong shape are refused before anything is loaded, all in one
 :class:`model.architecture.stored.tensors.WeightsError`. Tensors are read one at a time into one buffer for each stacked
@@ -7,19 +7,19 @@ parameter, so that a model is never in memory twice.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 import numpy.typing as npt
 from flax import nnx
 from jax.typing import DTypeLike
-from safetensors.numpy import save_file
 
 from checkpoints.text_part import text_tensors
 from model.architecture.config import DecoderConfig
@@ -28,10 +28,10 @@ from model.architecture.experts import EXPERTS
 from model.architecture.stored.checkpoint import StoredCheckpoint
 from model.architecture.stored.decision_head import open_decision_head
 from model.architecture.stored.encoding import Encoding, is_plain
-from model.architecture.stored.experts import experts_apart, experts_together
-from model.architecture.stored.fused import Fused, joined, one_after_another, separated
+from model.architecture.stored.experts import experts_apart
+from model.architecture.stored.fused import Fused, one_after_another, separated
 from model.architecture.stored.lora import open_adapter
-from model.architecture.stored.tensors import SINGLE_FILE, open_tensors
+from model.architecture.stored.tensors import open_tensors
 
 HEAD = "lm_head.weight"
 _KERNELS = {"lm_head", "score", "gate"}  # beside those whose names say that they are projections
@@ -80,7 +80,6 @@ class InHostMemory:
         self._buffer = buffer(parameter, parameter.own_shape)
 
     def write(self, number: int, rows: slice, tensor: npt.NDArray[Any]) -> None:
-        """See :class:`Destination`."""
         slot = self._buffer[number]
         if not self._parameter.transposed:
             slot[rows] = tensor
@@ -92,7 +91,6 @@ class InHostMemory:
             slot[:, rows.start + start : rows.start + start + len(strip)] = strip.T
 
     def value(self) -> npt.NDArray[Any]:
-        """See :class:`Destination`."""
         return self._buffer.reshape(*self._parameter.stack, *self._parameter.own_shape)
 
 
@@ -104,10 +102,22 @@ def parameters(decoder: Decoder) -> list[Parameter]:
     return [_parameter(path, param, decoder) for path, param in sorted(params(decoder).items())]
 
 
+def without_values(config: DecoderConfig, dtype: DTypeLike = "bfloat16", *, tied_as_rows: bool = False) -> Decoder:
+    """Return a decoder whose parameters are shapes, to be given values."""
+    graph, shapes = _taken_apart(config, np.dtype(dtype), tied_as_rows)
+    decoder: Decoder = nnx.merge(graph, jax.tree.map(lambda shape: shape, shapes))  # a copy of what is kept
+    return decoder
+
+
+@lru_cache(maxsize=16)
+def _taken_apart(config: DecoderConfig, dtype: np.dtype[Any], tied_as_rows: bool) -> tuple[Any, Any]:
+    """Return the modules and shapes of a decoder. Kept, because tracing it takes up to 0.1 s, and adapters ask, too."""
+    return nnx.split(nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=tied_as_rows)))
+
+
 def tensor_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """Return the tensors of a checkpoint by HuggingFace's names, and the shape of each in its file."""
-    decoder: Decoder = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
-    return {name: parameter.shape for parameter in parameters(decoder) for name in parameter.names}
+    return {name: one.shape for one in parameters(without_values(config)) for name in one.names}
 
 
 def load(
@@ -136,11 +146,8 @@ def load(
     :class:`model.architecture.stored.tensors.WeightsError`.
     """
 
-    def shapes(config: DecoderConfig) -> Decoder:
-        return Decoder(config, dtype=dtype, rngs=nnx.Rngs(0), tied_as_rows=tied_as_rows)
-
-    decoder: Decoder = nnx.eval_shape(lambda: shapes(computed or config))
-    wanted = parameters(nnx.eval_shape(lambda: shapes(config)))
+    decoder = without_values(computed or config, dtype, tied_as_rows=tied_as_rows)
+    wanted = parameters(without_values(config, dtype, tied_as_rows=tied_as_rows))
     loaded = params(decoder)
     shapes_of = {name: parameter.shape for parameter in wanted for name in parameter.names}
     with open_tensors(directory) as found, ExitStack() as stack:
@@ -178,22 +185,6 @@ def size_in_bytes(decoder: Decoder) -> int:
     return sum(param.get_value().nbytes for param in params(decoder).values())
 
 
-def save(decoder: Decoder, directory: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` in HuggingFace's format. Creates the folder."""
-    directory.mkdir(parents=True, exist_ok=True)
-    config = decoder.config.to_huggingface()
-    tensors: dict[str, npt.NDArray[Any]] = {}
-    for parameter in parameters(decoder):
-        value = np.asarray(params(decoder)[parameter.path].get_value()).reshape(-1, *parameter.own_shape)
-        for name, tensor in zip(parameter.names, value, strict=True):
-            tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
-    tensors = joined(tensors, fused_tensors(decoder.config))
-    tensors = experts_together(tensors) if decoder.config.traits.is_gpt_oss else tensors
-    config["dtype"] = str(tensors[EMBEDDING].dtype)
-    (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
-
-
 def params(decoder: Decoder) -> dict[tuple[str, ...], nnx.Param[Any]]:
     """Return all parameters by their paths."""
     found = ((path, node) for path, node in nnx.iter_graph(decoder) if isinstance(node, nnx.Param))
@@ -227,13 +218,12 @@ def _parameter(path: tuple[str, ...], param: nnx.Param[Any], decoder: Decoder) -
 def fused_tensors(config: DecoderConfig) -> Fused:
     """Return the tensors of a checkpoint that hold the kernels of several projections."""
     queries, keys = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
+    gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
     of_layer: Fused = {}
     if config.traits.is_fused:
         qkv = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
-        gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
         of_layer = {"self_attn.qkv_proj": one_after_another(qkv), "mlp.gate_up_proj": one_after_another(gated)}
     elif config.traits.has_shared_mlp:
-        gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
         of_layer = {
             "shared_mlp.input_linear": one_after_another(gated),
             "shared_mlp.output_linear": one_after_another({"mlp.down_proj": config.width}),

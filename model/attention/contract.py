@@ -161,20 +161,16 @@ class PlainProducts:
     """What an implementation of :class:`WholeStepAttention` has if XLA computes all that is not attention."""
 
     def rotation(self, rotary: RotaryEmbedding) -> Rotation:
-        """See :class:`WholeStepAttention`."""
         return rotary
 
     @property
     def gated(self) -> Gated | None:
-        """See :class:`WholeStepAttention`."""
         return None
 
     def pool_head_dim(self, head_dim: int) -> int:
-        """See :class:`WholeStepAttention`."""
         return head_dim
 
     def stored(self, part: Array, rows: Array, layer: Array, places: Array) -> Array:
-        """See :class:`WholeStepAttention`."""
         tiles = len(places)
         tiled = rows.reshape(tiles, -1, *rows.shape[1:]).swapaxes(1, 2)  # [tiles, K, T / tiles, P]
         for number in range(tiles):

@@ -95,7 +95,6 @@ class CuDNNAttention(PlainProducts):
     packed_queries: int = PACKED_QUERIES
 
     def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         block_tokens, table, counts, ends, _ = prefixes
         assert prefixes.begins is None, "the kernel knows no sliding windows"
         tiles, longest = table.shape
@@ -124,7 +123,6 @@ class CuDNNAttention(PlainProducts):
         return of_layer
 
     def extension(self, items: ItemSlots, prefixes: StepPrefixes) -> AttendExtension:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         attend_prefix = self.prefix(prefixes)
         slots = len(items.rows)
         rows = min(self.item_rows, slots)
@@ -157,7 +155,6 @@ class CuDNNAttention(PlainProducts):
         return of_layer
 
     def packed(self, ranges: Array) -> AttendPacked:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         tokens = len(ranges)
         missing = -tokens % PACKED_MULTIPLE
         ranges = jnp.pad(ranges, ((0, missing), (0, 0), (0, 0)))

@@ -19,7 +19,6 @@ class DenseAttention:
     """An :class:`model.attention.contract.Attention` without attention to prefix blocks."""
 
     def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
-        """See :class:`model.attention.contract.Attention`."""
         B, Q, H, D = queries.shape
         S, K = keys.shape[1:3]
         mask = visible(ranges, jnp.arange(S, dtype=jnp.int32)).astype(jnp.int32)  # [1 or B, Q, S]

@@ -34,7 +34,6 @@ class TiledAttention:
     differentiable: bool = False  # visit all tiles: loops with computed bounds have no reverse-mode derivative
 
     def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
-        """See :class:`model.attention.contract.Attention`."""
         Q, (S, K) = queries.shape[1], keys.shape[1:3]
         if max(Q, S) <= self.one_tile:
             return _one_tile(queries, keys, values, ranges)
@@ -57,7 +56,6 @@ class TiledAttention:
     def attend_prefix(
         self, queries: Array, prefix: PrefixBlocks, ends: Array, begins: Array | None = None
     ) -> AttentionOutput:
-        """See :class:`model.attention.contract.Attention`."""
         K, block = prefix.keys.shape[1], prefix.keys.shape[-1]
         rows = _block(queries.shape[0], self.query_block)
 

@@ -29,7 +29,6 @@ class XLAAttention(PlainProducts):
     """A :class:`model.attention.contract.WholeStepAttention`."""
 
     def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         block_tokens, table, counts, ends, begins = prefixes
 
         def attend(queries: Array, pool_keys: Array, pool_values: Array, layer: Array) -> AttentionOutput:
@@ -65,7 +64,6 @@ class XLAAttention(PlainProducts):
         return attend
 
     def extension(self, items: ItemSlots, prefixes: StepPrefixes) -> AttendExtension:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         attend_prefix = self.prefix(prefixes)
         own_ends = jnp.arange(1, len(items.rows) + 1, dtype=jnp.int32)
         ranges = jnp.stack([items.begins, own_ends], axis=-1)[None, :, None]
@@ -81,8 +79,6 @@ class XLAAttention(PlainProducts):
         return attend
 
     def packed(self, ranges: Array) -> AttendPacked:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
-
         def attend(queries: Array, keys: Array, values: Array) -> AttentionOutput:
             attended = _TILES.attend(queries[None], keys[None], values[None], ranges[None])
             return AttentionOutput(attended.out[0], attended.log_sum_exp[0])

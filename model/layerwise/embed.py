@@ -14,21 +14,19 @@ from model.architecture.decoder import rotary_embeddings
 from model.checks import numpy_decoder
 from model.checks.expected import Case, ExpectedOutput
 from model.layerwise.decoder import LayerwiseDecoder
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 
 
 @dataclass(frozen=True, slots=True)
-class EmbedKey:
+class EmbedKey(ProgramKey[LayerwiseDecoder]):
     """The embedding and the rotary angles of a step's tokens."""
 
     tokens: int
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         return Source(partial(embed, decoder), (*decoder.embedding, int32(self.tokens), int32(self.tokens)))
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
-        """See :class:`model.programs.kind.ProgramKey`."""
         head_dim = decoder.config.head_dim
         ids = random.integers(0, decoder.config.vocabulary, self.tokens, np.int32)
         positions = random.integers(0, decoder.longest * decoder.buckets.block_tokens, self.tokens, np.int32)

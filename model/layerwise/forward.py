@@ -69,28 +69,23 @@ class LayerwiseForward:
             self._reaches = (jnp.int32(decoder.config.context),), (jnp.int32(decoder.config.reach),)
 
     def core(self) -> tuple[Key, ...]:
-        """See :class:`model.forward.Forward`."""
         return core(self._buckets, self._blocks, has_states=self.has_states)
 
     def rest(self, *, packed: bool, dense: bool) -> tuple[Key, ...]:
-        """See :class:`model.forward.Forward`."""
         kinds = {"has_states": self.has_states, "has_classes": bool(self._decoder.config.classes)}
         return rest(self._buckets, self._blocks, packed=packed, dense=dense, **kinds)
 
     @property
     def has_states(self) -> bool:
-        """See :class:`model.forward.Forward`."""
         return self._recurrent is not None
 
     def compile(self, key: Hashable) -> None:
-        """See :class:`model.forward.Forward`."""
         self._executables[cast("Key", key)]
 
     def clean(self) -> None:
         """Do nothing: whoever takes a block writes all of it."""
 
     def fill(self, extensions: Sequence[Extension]) -> Iterator[tuple[Extension, ...]]:
-        """See :class:`model.forward.Forward`."""
         return filled(extensions, self._buckets)
 
     def run(self, extensions: Sequence[Extension]) -> Computed:
@@ -161,7 +156,6 @@ class LayerwiseForward:
         return hidden  # type: ignore[no-any-return]
 
     def packed(self, sequence: PackedSequence, *, dense: bool, adapter: str | None = None) -> Computed:
-        """See :class:`model.forward.Forward`."""
         size, logit_rows = self._buckets.packed_shape(sequence.length, len(sequence.rows))
         tokens, positions, *ranges, logit_positions = sequence.arrays(size, logit_rows, self._decoder.config.window)
         run, weights = self._executables, self.decoders[adapter]

@@ -15,22 +15,20 @@ from model.checks.cases import DISTINCT_ROWS, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
 from model.checks.numpy_decoder import ReferenceAttention
 from model.layerwise.decoder import LayerwiseDecoder
-from model.programs.kind import Source
+from model.programs.kind import ProgramKey, Source
 
 
 @dataclass(frozen=True, slots=True)
-class OutputMLPKey:
+class OutputMLPKey(ProgramKey[LayerwiseDecoder]):
     """The output projection of attention, and the MLP behind it."""
 
     tokens: int
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         arguments = *decoder.layers[0], decoder.hidden(self.tokens), *decoder.attended(self.tokens)
         return Source(partial(output_mlp, decoder), arguments)
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
-        """See :class:`model.programs.kind.ProgramKey`."""
         turns, config = in_turn(self.tokens), decoder.config
         drawn = DISTINCT_ROWS if config.mixture is None else 4 * DISTINCT_ROWS
         hidden = normal(random, drawn, config.width)

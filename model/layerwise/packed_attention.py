@@ -15,11 +15,11 @@ from model.attention.dense import DenseAttention
 from model.checks.cases import DISTINCT_ROWS, attended, in_turn, random_key_values, random_queries
 from model.checks.expected import Case, ExpectedOutput
 from model.layerwise.decoder import LayerwiseDecoder
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 
 
 @dataclass(frozen=True, slots=True)
-class PackedAttentionKey:
+class PackedAttentionKey(ProgramKey[LayerwiseDecoder]):
     """Attention within a packed sequence."""
 
     tokens: int
@@ -27,7 +27,6 @@ class PackedAttentionKey:
     dense: bool  # with an explicit mask
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         rows, attention = self.logit_rows or self.tokens, DenseAttention() if self.dense else decoder.attention
         arguments = decoder.queries(rows), *decoder.key_values(self.tokens), int32(rows, 2, 2)
         return Source(partial(packed_attention, attention), arguments)

@@ -15,18 +15,17 @@ from model.checks.cases import MAX_BLOCKS, attended, evenly_spaced, pool_dtype, 
 from model.checks.expected import Case, ExpectedOutput
 from model.checks.numpy_decoder import Mask
 from model.layerwise.decoder import LayerwiseDecoder
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixAttentionKey:
+class PrefixAttentionKey(ProgramKey[LayerwiseDecoder]):
     """Attention of tokens to their prefix."""
 
     tokens: int
     blocks: int  # of the pool
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         prefix = (*decoder.pool(self.blocks), int32(decoder.longest))
         seen = (int32(self.tokens),) * (1 if decoder.config.window is None else 2)
         return Source(partial(prefix_attention, decoder), (decoder.queries(self.tokens), *prefix, *seen))

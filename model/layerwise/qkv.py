@@ -15,25 +15,23 @@ from model.checks.cases import DISTINCT_ROWS, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
 from model.layers.rotation import RotaryEmbedding
 from model.layerwise.decoder import LayerwiseDecoder
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 
 
 @dataclass(frozen=True, slots=True)
-class QKVKey:
+class QKVKey(ProgramKey[LayerwiseDecoder]):
     """Queries, keys and values of a step's tokens in one layer."""
 
     tokens: int
     logit_rows: int = 0  # queries of that many tokens alone; 0: of all tokens
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         arguments = (*decoder.layers[0], decoder.hidden(self.tokens), *decoder.rotary(self.tokens))
         if self.logit_rows:
             return Source(partial(qkv_for_logits, decoder), (*arguments, int32(self.logit_rows)))
         return Source(partial(qkv, decoder), arguments)
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
-        """See :class:`model.programs.kind.ProgramKey`."""
         turns = in_turn(self.tokens)
         hidden = normal(random, DISTINCT_ROWS, decoder.config.width)
         positions = random.integers(0, 1000, DISTINCT_ROWS, np.int32)

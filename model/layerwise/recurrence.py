@@ -21,17 +21,16 @@ from model.forward import Extension
 from model.layers.delta_rule import CHUNK, DeltaInputs, delta_rule, read_by_items
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.steps import Step
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrentInputsKey:
+class RecurrentInputsKey(ProgramKey[LayerwiseDecoder]):
     """What the recurrence takes of a step's tokens in one layer."""
 
     tokens: int
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         windows = int32(self.tokens, decoder.recurrence.inputs)
         given = decoder.hidden(self.tokens), decoder.state()[0], windows, int32()
         return Source(partial(recurrent_inputs, decoder), (*decoder.recurrent_layers[0], *given))
@@ -52,7 +51,7 @@ class RecurrentInputsKey:
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrenceKey:
+class RecurrenceKey(ProgramKey[LayerwiseDecoder]):
     """The recurrence within items, all of which begin with the same state."""
 
     length: int  # tokens that each item is padded to
@@ -60,7 +59,6 @@ class RecurrenceKey:
     keeps: bool = False  # whether the state behind the first item is wanted as well
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         step = decoder.buckets.step_tokens
         indices = int32(self.rows, self.length), int32(self.rows), int32(step)
         given = *decoder.recurrent_inputs(step), decoder.recurred(step), decoder.state()[1]
@@ -99,18 +97,16 @@ class RecurrenceKey:
 
 
 @dataclass(frozen=True, slots=True)
-class RecurrentOutputKey:
+class RecurrentOutputKey(ProgramKey[LayerwiseDecoder]):
     """The gated norm and the output projection of the recurrence, and the MLP behind them."""
 
     tokens: int
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         arguments = *decoder.recurrent_layers[0], decoder.hidden(self.tokens), decoder.recurred(self.tokens)
         return Source(partial(recurrent_output, decoder), arguments)
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
-        """See :class:`model.programs.kind.ProgramKey`."""
         turns = in_turn(self.tokens)
         hidden = normal(random, DISTINCT_ROWS, decoder.config.width)
         hidden[::2] *= 0.1  # otherwise what is added would be a small part of the sum

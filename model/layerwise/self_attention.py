@@ -19,11 +19,11 @@ from model.checks.numpy_decoder import ReferenceAttention
 from model.forward import Extension
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.steps import Step
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 
 
 @dataclass(frozen=True, slots=True)
-class SelfAttentionKey:
+class SelfAttentionKey(ProgramKey[LayerwiseDecoder]):
     """Attention of items to their own tokens."""
 
     length: int  # tokens that each item is padded to
@@ -31,7 +31,6 @@ class SelfAttentionKey:
     last: bool  # queries of each item's last token alone
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         step, rows = decoder.buckets.step_tokens, int32(self.rows)
         places = int32(self.rows, self.length)
         arguments = decoder.queries(step), *decoder.key_values(step), *decoder.attended(step), places

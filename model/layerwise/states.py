@@ -16,17 +16,16 @@ from numpy.random import Generator
 from model.checks.cases import MAX_BLOCKS, normal
 from model.checks.expected import Case, ExpectedOutput
 from model.layerwise.decoder import LayerwiseDecoder
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 
 
 @dataclass(frozen=True, slots=True)
-class KeepStateKey:
+class KeepStateKey(ProgramKey[LayerwiseDecoder]):
     """The program that writes a state into the pool."""
 
     blocks: int  # of the pool
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         return Source(keep, (*decoder.state(self.blocks), *decoder.state(1), int32()), donated=(0, 1))
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
@@ -45,13 +44,12 @@ class KeepStateKey:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeStateKey:
+class TakeStateKey(ProgramKey[LayerwiseDecoder]):
     """The program that reads a state from the pool."""
 
     blocks: int  # of the pool
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         return Source(take, (*decoder.state(self.blocks), int32()))
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:

@@ -13,17 +13,16 @@ from model.checks.cases import MAX_BLOCKS, pool_dtype, random_key_values
 from model.checks.expected import Case, ExpectedOutput
 from model.layers.linear import to_pool_dtype
 from model.layerwise.decoder import LayerwiseDecoder
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 
 
 @dataclass(frozen=True, slots=True)
-class StoreKey:
+class StoreKey(ProgramKey[LayerwiseDecoder]):
     """The program that writes a piece's keys and values into a block of the pool."""
 
     blocks: int  # of the pool
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         stored = *decoder.key_values(decoder.buckets.step_tokens), int32(3)
         return Source(store, (*decoder.pool(self.blocks), *stored), donated=(0, 1))
 

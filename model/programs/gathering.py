@@ -14,23 +14,21 @@ from model.buckets import HEAD_ROWS
 from model.checks.expected import Case, ExpectedOutput
 from model.chips.axes import WHOLE
 from model.programs.decoder import DecoderParts
-from model.programs.kind import Source, float32, int32
+from model.programs.kind import ProgramKey, Source, float32, int32
 
 
 @dataclass(frozen=True, slots=True)
-class GatherKey:
+class GatherKey(ProgramKey[DecoderParts]):
     """Some of the states that a step has computed, as rows of what a head takes."""
 
     states: int  # that there are
 
     def source(self, decoder: DecoderParts) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         width = decoder.config.width
         arguments = (float32(HEAD_ROWS, width), float32(self.states, width), int32(HEAD_ROWS))
         return decoder.source(gather, arguments, (), (WHOLE,))
 
     def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
-        """See :class:`model.programs.kind.ProgramKey`."""
         width = decoder.config.width
         before, states = (random.standard_normal((rows, width), np.float32) for rows in (HEAD_ROWS, self.states))
         numbers = random.integers(-1, self.states, HEAD_ROWS, np.int32)

@@ -35,7 +35,8 @@ class ProgramKey(Answering[D], Protocol[D]):
     """What a program of a decoder is compiled for."""
 
     def __hash__(self) -> int:
-        """Keys that are equal have the same program."""
+        """Keys that are equal have the same program: their own hash takes the place of this one."""
+        return object.__hash__(self)
 
     def source(self, decoder: D) -> Source:
         """Return the function of the program, which is pure, and the shapes of its arguments."""

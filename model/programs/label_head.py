@@ -21,7 +21,7 @@ from model.chips.axes import WHOLE
 from model.chips.vocabulary import OnOneChip, Vocabulary
 from model.layers.linear import project
 from model.programs.decoder import DecoderParts
-from model.programs.kind import Program, Source, float32, int32
+from model.programs.kind import Program, ProgramKey, Source, float32, int32
 from scoring.layout import Head, TokenIds
 
 _COLUMNS = 128
@@ -31,7 +31,7 @@ its compiler would transpose the whole kernel.
 
 
 @dataclass(frozen=True, slots=True)
-class HeadKey:
+class HeadKey(ProgramKey[DecoderParts]):
     """Scores of labels from final hidden states."""
 
     head: Head
@@ -51,7 +51,6 @@ class HeadKey:
         return ids
 
     def source(self, decoder: DecoderParts) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         program = lm_head(
             self.head,
             decoder.norm,
@@ -64,7 +63,6 @@ class HeadKey:
         return decoder.source(program, arguments, decoder.head_axes, (WHOLE,) * (3 if self.top else 2))
 
     def known_answer(self, decoder: DecoderParts, random: Generator) -> Case:
-        """See :class:`model.programs.kind.ProgramKey`."""
         ids = random.integers(0, decoder.config.outputs, self.labels, np.int32)
         turns, states = in_turn(self.rows, HEAD_STATES), head_states(decoder.config.width)
         logits = numpy_decoder.label_logits(decoder, states, ids)

@@ -20,7 +20,7 @@ from model.chips.axes import WHOLE
 from model.chips.vocabulary import OnOneChip, Vocabulary
 from model.layers.linear import project
 from model.programs.decoder import DecoderParts
-from model.programs.kind import Program, Source, float32, int32
+from model.programs.kind import Program, ProgramKey, Source, float32, int32
 from model.programs.label_head import expected_top
 from scoring.layout import TokenIds
 
@@ -29,7 +29,7 @@ GREEDY_LEAD = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class TargetHeadKey:
+class TargetHeadKey(ProgramKey[DecoderParts]):
     """Scores of target tokens from final hidden states, each of which has targets of its own."""
 
     rows: int
@@ -48,7 +48,6 @@ class TargetHeadKey:
         return ids
 
     def source(self, decoder: DecoderParts) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         program = target_head(decoder.norm, as_rows=decoder.head_as_rows, vocabulary=decoder.outputs, top=self.top)
         states = float32(self.rows, decoder.config.width)
         arguments = (*decoder.head, states, int32(self.rows, self.targets))

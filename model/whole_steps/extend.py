@@ -12,19 +12,18 @@ from numpy.random import Generator
 from model.architecture.decoder import Layer, RecurrentLayer
 from model.attention.contract import AttendExtension, ItemSlots, StepPrefixes
 from model.chips.axes import STATES
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 from model.whole_steps.decoder import Carried, StackedDecoder
 from model.whole_steps.recurrence import Entering, recur_items
 
 
 @dataclass(frozen=True, slots=True)
-class ExtendKey:
+class ExtendKey(ProgramKey[StackedDecoder]):
     """A step of items behind prefixes."""
 
     everywhere: bool = False  # items are read at several positions each; otherwise at their last ones
 
     def source(self, decoder: StackedDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         shape, rows = decoder.shape, int32(decoder.shape.tokens)
         tiles = int32(shape.tiles, shape.longest), int32(shape.tiles), rows
         slots = int32(shape.slot_rows), int32(shape.slot_rows), rows

@@ -17,7 +17,7 @@ from model.checks.known_prompts import expected_states, known_prompt, prompt_sta
 from model.checks.numpy_decoder import Floats
 from model.chips.axes import STATES
 from model.packed_sequence import PackedSequence
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 from model.rows import item_rows
 from model.score_buffer import ScoreBuffer
 from model.whole_steps.decoder import Carried, StackedDecoder
@@ -27,7 +27,7 @@ COPIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class PackedKey:
+class PackedKey(ProgramKey[StackedDecoder]):
     """A packed sequence."""
 
     tokens: int
@@ -35,7 +35,6 @@ class PackedKey:
     dense: bool  # with an explicit mask
 
     def source(self, decoder: StackedDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         rows = int32(self.tokens)
         ranges = (int32(self.tokens, 2, 2),) * (1 if decoder.config.window is None else 2)
         sequence = rows, rows, *ranges, int32(self.logit_rows)

@@ -16,17 +16,15 @@ from model.architecture.decoder import rotary_embeddings
 from model.checks import numpy_decoder
 from model.checks.expected import Case, ExpectedOutput
 from model.chips.axes import WHOLE
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 from model.whole_steps.decoder import StackedDecoder
 
 
 @dataclass(frozen=True, slots=True)
-class PositionsKey:
+class PositionsKey(ProgramKey[StackedDecoder]):
     """The rotary angles of a step's tokens, by all kinds of layers. It is compiled to be checked."""
 
     def source(self, decoder: StackedDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
-
         def angles(positions: Array) -> tuple[Array, ...]:
             return tuple(chain(*rotary_embeddings(positions, decoder.config)))
 

@@ -12,17 +12,16 @@ from numpy.random import Generator
 from model.architecture.decoder import Layer, RecurrentLayer
 from model.attention.contract import AttendPrefix, StepPrefixes
 from model.chips.axes import STATES
-from model.programs.kind import Source, int32
+from model.programs.kind import ProgramKey, Source, int32
 from model.whole_steps.decoder import Carried, Pool, StackedDecoder
 from model.whole_steps.recurrence import Entering, recur_pieces
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillKey:
+class PrefillKey(ProgramKey[StackedDecoder]):
     """A step of pieces of prefixes."""
 
     def source(self, decoder: StackedDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
         shape, rows, first = decoder.shape, int32(decoder.shape.tokens), len(decoder.weights)
         tiles = int32(shape.tiles, shape.longest), int32(shape.tiles), rows
         places, read = int32(shape.tiles, 2), int32(shape.tiles)

@@ -22,7 +22,7 @@ from model.attention.contract import StepPrefixes
 from model.checks.expected import Case, ExpectedOutput
 from model.chips.axes import WHOLE
 from model.chips.shares import Shares
-from model.programs.kind import Source, array, int32
+from model.programs.kind import ProgramKey, Source, array, int32
 from model.whole_steps.decoder import StackedDecoder
 
 KEYS = 2_048 + 37
@@ -39,14 +39,12 @@ PREFIXES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixAttentionKey:
+class PrefixAttentionKey(ProgramKey[StackedDecoder]):
     """Attention of a step to prefixes, in one layer and without weights. It is compiled to be checked."""
 
     windowed: bool = False  # whether rows see the nearest tokens alone
 
     def source(self, decoder: StackedDecoder) -> Source:
-        """See :class:`model.programs.kind.ProgramKey`."""
-
         def attend(queries: Array, keys: Array, values: Array, table: Array, counts: Array, *rows: Array) -> Any:
             prefixes = StepPrefixes(decoder.shape.block_tokens, table, counts, *rows)
             return tuple(decoder.attention.prefix(prefixes)(queries, keys, values, jnp.int32(0)))

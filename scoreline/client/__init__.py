@@ -35,8 +35,16 @@ from scoreline.client.errors import (
     Unreachable,
 )
 from scoreline.client.evaluating import Evaluation
-from scoreline.client.event_objects import BatchEnd, BatchEvent, BatchProgress, JobEnd, JobEvent, JobProgress, JobScores
 from scoreline.client.job_objects import ENDED, Delivery, DryRun, Job, JobFailure, JobStatus, PlannedItems
+from scoreline.client.operations.events import (
+    BatchEnd,
+    BatchEvent,
+    BatchProgress,
+    JobEnd,
+    JobEvent,
+    JobProgress,
+    JobScores,
+)
 from scoreline.client.options import LabelNormalization, LabelScoring, Priority
 from scoreline.client.progress import MapProgress
 from scoreline.client.results import (

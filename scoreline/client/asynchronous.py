@@ -24,13 +24,12 @@ from scoreline.client.exchange.flow import (
     Iteration,
     Next,
     Open,
-    ReadAll,
     Reading,
     Sleep,
     Stream,
 )
 from scoreline.client.exchange.sending import Service
-from scoreline.client.mapping import CONCURRENCY, Mapping, map_async
+from scoreline.client.mapping import CONCURRENCY, Mapping, Pair, map_async
 from scoreline.client.methods import checked, explained
 from scoreline.client.operations import batches as batch_operations
 from scoreline.client.operations import decisions as decision_operations
@@ -39,7 +38,6 @@ from scoreline.client.operations import files as file_operations
 from scoreline.client.operations import jobs as job_operations
 from scoreline.client.operations import likelihoods as likelihood_operations
 from scoreline.client.operations import receipts, scoring, submitting, waiting
-from scoreline.client.operations.pairs import Pair
 from scoreline.client.options import DecideManyOptions, MapOptions
 from scoreline.client.results import ScoreResult
 
@@ -57,7 +55,7 @@ def _awaited(
     flow = checked(flow)
 
     def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
-        return self._run(flow(self._service, *args, **options))
+        return self.carry_out(flow(self._service, *args, **options))
 
     return explained(method, flow, RETURNED)
 
@@ -208,10 +206,6 @@ class AsyncClient(Connected):
 
     async def carry_out(self, flow: Flow[T]) -> T:
         """Carry out the commands of a flow and return its value."""
-        return await self._run(flow)
-
-    async def _run(self, flow: Flow[T]) -> T:
-        """Carry out the commands of a flow and return its value."""
         outcome: Any = None
         failure: BaseException | None = None
         async with AsyncExitStack() as streams:
@@ -261,11 +255,11 @@ class AsyncClient(Connected):
                     wanted = self._http.build_request(**request_settings(request, seconds))
                     response = await self._http.send(wanted, stream=True)
                     streams.push_async_callback(response.aclose)
-                    return Stream(response.status_code, response.headers, response, _read(response, reading))
+                    if not response.is_success:
+                        return Answer(response.status_code, response.headers, await response.aread())
+                    return Stream(response.status_code, response, _read(response, reading))
                 case Next(stream):
                     return await anext(stream.parts, None)
-                case ReadAll(stream):
-                    return await stream.handle.aread()
                 case Close(stream):
                     return await stream.handle.aclose()
                 case Mapping():

@@ -24,13 +24,12 @@ from scoreline.client.exchange.flow import (
     Iteration,
     Next,
     Open,
-    ReadAll,
     Reading,
     Sleep,
     Stream,
 )
 from scoreline.client.exchange.sending import Service
-from scoreline.client.mapping import CONCURRENCY, Mapping, R, map_blocking
+from scoreline.client.mapping import CONCURRENCY, Mapping, Pair, R, map_blocking
 from scoreline.client.methods import checked, explained
 from scoreline.client.operations import batches as batch_operations
 from scoreline.client.operations import decisions as decision_operations
@@ -39,7 +38,6 @@ from scoreline.client.operations import files as file_operations
 from scoreline.client.operations import jobs as job_operations
 from scoreline.client.operations import likelihoods as likelihood_operations
 from scoreline.client.operations import receipts, scoring, submitting, waiting
-from scoreline.client.operations.pairs import Pair
 from scoreline.client.options import DecideManyOptions, MapOptions
 from scoreline.client.results import ScoreResult
 
@@ -247,11 +245,11 @@ class Client(Connected):
                     wanted = self._http.build_request(**request_settings(request, seconds))
                     response = self._http.send(wanted, stream=True)
                     streams.callback(response.close)
-                    return Stream(response.status_code, response.headers, response, _read(response, reading))
+                    if not response.is_success:
+                        return Answer(response.status_code, response.headers, response.read())
+                    return Stream(response.status_code, response, _read(response, reading))
                 case Next(stream):
                     return next(stream.parts, None)
-                case ReadAll(stream):
-                    return stream.handle.read()
                 case Close(stream):
                     return stream.handle.close()
                 case Mapping():

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sized
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 
 from scoreline.client.decisions import Decision, Questions, State, bodies_of
-from scoreline.client.errors import ScorelineError, TimedOut
+from scoreline.client.errors import Overloaded, QuotaExceeded, RateLimited, ScorelineError, TimedOut, Unavailable
 from scoreline.client.exchange.bodies import check_is_list
 from scoreline.client.exchange.flow import Command, Flow
-from scoreline.client.exchange.sending import Service, idempotency
+from scoreline.client.exchange.sending import Service, idempotency, longest_pause
 from scoreline.client.job_objects import Job
 from scoreline.client.methods import checked
 from scoreline.client.operations.jobs import present, result
-from scoreline.client.operations.pairs import (
-    BUSY,
-    Pair,
-    Tally,
-    pair_key,
-    pause_of,
-)
-from scoreline.client.options import DecideManyOptions, MapOptions
+from scoreline.client.options import DecideManyOptions, Items, MapOptions, Query, ScoreJobOptions
 from scoreline.client.progress import MapProgress, shown
 from scoreline.client.results import ScoreResult
 
@@ -37,11 +31,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R", ScoreResult, Decision)
 
+Pair = tuple[Query, Items] | tuple[Query, Items, ScoreJobOptions]
+"""A query and the items that follow it, and options of its own, if it has some."""
+
 CONCURRENCY = 256
 """How many pairs are under way at a time, if the caller does not say."""
 
 _OF_THE_WHOLE = {"timeout": None, "idempotency_key": None, "progress": None, "bar": False}
 """The options that do not hold for each pair, and their defaults."""
+
+_BUSY = (Overloaded, QuotaExceeded, RateLimited, Unavailable)
+"""The errors that are no errors here, but say that the client is to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ class Mapping(Command[list[R]], Generic[T, R]):
         import asyncio  # Whoever imports a client for one call need not wait for it.
 
         began = time.monotonic()
-        key = idempotency(pair_key(self.idempotency_key, number))["Idempotency-Key"]
+        given = None if self.idempotency_key is None else f"{self.idempotency_key}-{number}"
+        key = idempotency(given)["Idempotency-Key"]
         refusals, reason = 0, "the service is away or busy"
         try:
             async with asyncio.timeout(self.timeout):
@@ -81,7 +82,7 @@ class Mapping(Command[list[R]], Generic[T, R]):
                     try:
                         job = await self.submit(sets, pair, key, self.options)
                         break
-                    except BUSY as error:
+                    except _BUSY as error:
                         refusals, reason = refusals + 1, error.message
                         pause = pause_of(error, refusals)
                     await asyncio.sleep(pause)
@@ -102,9 +103,35 @@ class Mapping(Command[list[R]], Generic[T, R]):
                 raise
             return error
 
-    def showing(self) -> AbstractContextManager[Callable[[R | ScorelineError], object]]:
+    @contextmanager
+    def showing(self) -> Iterator[Callable[[R | ScorelineError], None]]:
         """Return what to call with everything that is returned."""
-        return _Showing(self)
+        so_far = MapProgress(0, 0, 0, len(self.pairs) if isinstance(self.pairs, Sized) else None)
+        with shown(self.progress, "pairs" if self.bar else None) as show:
+
+            def count(found: R | ScorelineError) -> None:
+                nonlocal so_far
+                failed, items = isinstance(found, ScorelineError), _items_of(found)
+                so_far = MapProgress(
+                    so_far.pairs + 1, so_far.failed_pairs + failed, so_far.items + items, so_far.total_pairs
+                )
+                if show is not None:
+                    show(so_far)
+
+            yield count
+
+
+def _items_of(returned: ScoreResult | Decision | ScorelineError) -> int:
+    if isinstance(returned, ScorelineError):
+        return 0
+    return len(returned.scores if isinstance(returned, ScoreResult) else returned.answers)
+
+
+def pause_of(error: ScorelineError, refusals: int) -> float:
+    """Return how long to wait after so many refusals of a pair. Raises the error if the service does not say so."""
+    if error.retry_after is None:
+        raise error
+    return error.retry_after + random.uniform(0, longest_pause(refusals))
 
 
 @checked
@@ -195,19 +222,6 @@ def _decision_of(service: Service, job: Job) -> Flow[Decision]:
     found = job if job.decision is not None else (yield from present(service, job))
     assert found.decision is not None
     return found.decision
-
-
-class _Showing(Generic[R]):
-    def __init__(self, wanted: Mapping[Any, R]) -> None:
-        self._tally = Tally(len(wanted.pairs) if isinstance(wanted.pairs, Sized) else None)
-        self._shown = shown(wanted.progress, "pairs" if wanted.bar else None)
-
-    def __enter__(self) -> Callable[[R | ScorelineError], object]:
-        show = self._shown.__enter__()
-        return lambda found: show(self._tally.add(found)) if show is not None else None
-
-    def __exit__(self, *why: Any) -> None:
-        self._shown.__exit__(*why)
 
 
 async def map_async(wanted: Mapping[T, R], driver: Driver) -> AsyncIterator[R | ScorelineError]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from scoreline.client import tables
@@ -64,7 +65,7 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ScoreResult(tables.Short):
+class ScoreResult(tables.Tabular):
     """The scores of a request: a row per item and a column per label, in the order of the request."""
 
     id: str  # of the job that computed them
@@ -111,7 +112,16 @@ class ScoreResult(tables.Short):
         Minus infinity stands for what is None here. Raises ValueError if they are not there, or if items have
         different numbers of labels.
         """
-        return tables.to_numpy(self, values)
+        import numpy as np
+
+        found: list[list[float | None]] | None = getattr(self, values)
+        if found is None:
+            raise ValueError(f"there are no {values}: ask for them with return_{values}=True")
+        if not self._has_equal_rows():
+            message = "items have different numbers of labels, so their scores are no array; to_arrow() has lists"
+            raise ValueError(message)
+        rows = [[-math.inf if value is None else value for value in row] for row in found]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), self._width())
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a table with a row per item. It needs pandas.
@@ -123,18 +133,30 @@ class ScoreResult(tables.Short):
         columns ``label_mass``, ``relevance``, ``calibrated``, ``action`` and ``label_set`` where the service returned
         them. Items with different numbers of labels have one column, ``scores``, of lists.
         """
-        return tables.to_pandas(tables.columns_of_scores(self), self.row_index)
+        return self._to_pandas()
 
     def to_arrow(self) -> pa.Table:
         """Return the same as an Arrow table, whose columns are named by texts. It needs pyarrow."""
-        return tables.to_arrow(tables.columns_of_scores(self))
+        return self._to_arrow()
 
-    def _repr_html_(self) -> str:
-        return tables.to_html(self, tables.columns_of_scores(self), self.row_index, len(self.scores))
+    def _has_equal_rows(self) -> bool:
+        return len({len(row) for row in self.scores}) <= 1
+
+    def _width(self) -> int:
+        return len(self.scores[0]) if self.scores else len(self.labels or ())
+
+    def _columns(self) -> tables.Columns:
+        names = ("label_mass", "relevance", "adjusted", "calibrated", "action", "label_set")
+        others: dict[str | int, Any] = {name: column for name in names if (column := getattr(self, name)) is not None}
+        if not self._has_equal_rows():
+            return {"scores": self.scores, **others}
+        width = self._width()
+        labels = self.labels if self.labels is not None and len(self.labels) == width else range(width)
+        return {**{label: [row[place] for row in self.scores] for place, label in enumerate(labels)}, **others}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LikelihoodResult(tables.Short):
+class LikelihoodResult(tables.Tabular):
     """The likelihoods of a request: a value per item in each list, in the order of the request."""
 
     id: str  # of the job that computed them
@@ -172,14 +194,15 @@ class LikelihoodResult(tables.Short):
 
         Its columns are ``logprob``, ``num_tokens``, ``is_greedy``, and ``token_logprobs`` and ``tokens`` if asked for.
         """
-        return tables.to_pandas(tables.columns_of_likelihoods(self), self.row_index)
+        return self._to_pandas()
 
     def to_arrow(self) -> pa.Table:
         """Return the same as an Arrow table. It needs pyarrow."""
-        return tables.to_arrow(tables.columns_of_likelihoods(self))
+        return self._to_arrow()
 
-    def _repr_html_(self) -> str:
-        return tables.to_html(self, tables.columns_of_likelihoods(self), self.row_index, len(self.logprob))
+    def _columns(self) -> tables.Columns:
+        names = ("logprob", "num_tokens", "is_greedy", "token_logprobs", "tokens")
+        return {name: column for name in names if (column := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -213,7 +236,7 @@ class RankedDocument(tables.Short):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Ranking(tables.Short):
+class Ranking(tables.Tabular):
     """Documents by their relevance to a query, highest first, ties by index."""
 
     id: str  # of the job that computed it
@@ -251,18 +274,22 @@ class Ranking(tables.Short):
         request, ``relevance_score``, ``label_mass``, what a calibration or threshold says, and ``text``, where the
         service returned them.
         """
-        return tables.to_pandas(tables.columns_of_ranking(self.results), self._index_of_results())
+        return self._to_pandas()
 
     def to_arrow(self) -> pa.Table:
         """Return the same as an Arrow table. It needs pyarrow."""
-        return tables.to_arrow(tables.columns_of_ranking(self.results))
+        return self._to_arrow()
 
-    def _index_of_results(self) -> pd.Index | None:
+    def _columns(self) -> tables.Columns:
+        columns = {one.name: [getattr(result, one.name) for result in self.results] for one in fields(RankedDocument)}
+        # A model with classes has no label mass, and what follows is returned on demand.
+        always = ("index", "relevance_score")
+        return {
+            name: column for name, column in columns.items() if name in always or any(c is not None for c in column)
+        }
+
+    def _index(self) -> pd.Index | None:
         return None if self.row_index is None else self.row_index.take([one.index for one in self.results])
-
-    def _repr_html_(self) -> str:
-        columns = tables.columns_of_ranking(self.results)
-        return tables.to_html(self, columns, self._index_of_results(), len(self.results))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from scoreline.client.decisions import Questions, State
 from scoreline.client.errors import ScorelineError
 from scoreline.client.exchange.flow import Flow, Request
-from scoreline.client.exchange.sending import Service, idempotency, send
+from scoreline.client.exchange.sending import Service, send
 from scoreline.client.job_objects import Job
 from scoreline.client.operations import sets as set_operations
 from scoreline.client.operations.decisions import submit_decision
@@ -39,7 +39,7 @@ Outcome = Job | ScorelineError | None
 
 
 class Driver(Protocol):
-    """An asynchronous client, as far as sets need it."""
+    """An asynchronous client, as far as sets need it. Its own module needs this one."""
 
     @property
     def service(self) -> Service:
@@ -122,19 +122,14 @@ class JobSets:
         self._awaited = _Gathering(self._wait)
         self._alone = asyncio.Semaphore(ALONE_AT_ONCE)
 
-    async def submit(self, query: Any, items: Any, *, idempotency_key: str | None = None, **options: Any) -> Job:
+    async def submit(self, query: Any, items: Any, **options: Any) -> Job:
         """Do what the client's ``submit`` does."""
-        key = idempotency(idempotency_key)["Idempotency-Key"]
         count = len(items) + len(options.get("baseline") or ()) if isinstance(items, Sized) else SHORT_ITEMS
-        return await self._sent(submit(self.driver.service, query, items, idempotency_key=key, **options), count)
+        return await self._sent(submit(self.driver.service, query, items, **options), count)
 
-    async def submit_decision(
-        self, state: State, questions: Questions, *, idempotency_key: str | None = None, **options: Any
-    ) -> Job:
+    async def submit_decision(self, state: State, questions: Questions, **options: Any) -> Job:
         """Do what the client's ``submit_decision`` does."""
-        key = idempotency(idempotency_key)["Idempotency-Key"]
-        flow = submit_decision(self.driver.service, state, questions, idempotency_key=key, **options)
-        return await self._sent(flow, len(questions))
+        return await self._sent(submit_decision(self.driver.service, state, questions, **options), len(questions))
 
     async def _sent(self, submitting: Flow[Job], count: int) -> Job:
         """Submit a job with so many items."""

@@ -14,7 +14,7 @@ from scoreline.commands.options import BaselineOption, LabelsOption, PermuteOpti
 from scoreline.commands.run import carry_out
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.judging.labelled import LabelledFile, read_labelled
-from scoreline.judging.scored import Remedies, Scored, Scoring
+from scoreline.judging.scored import Scored, Scoring
 from scoreline.judging.systems import PROMPT_OPTIONS, System, in_one_order, read_systems
 from scoreline.runs.formats import Format, format_of
 from scoreline.runs.plan import Empty, Remedy
@@ -89,7 +89,7 @@ class LabelledWork:
             needed += [(given["query_column"], "--query-column")] if given["query_column"] is not None else []
         else:
             scores_empty = given["empty"] is Empty.SCORE
-            self._systems = read_systems(systems, "prompt", given, truth=truth, scores_empty=scores_empty)
+            self._systems = read_systems(systems, given, truth=truth, scores_empty=scores_empty)
             needed += self._systems[0].columns.named
         self._texts = texts if self._columns else self._systems[0].columns
         needed += texts.named if texts is not None else []
@@ -137,9 +137,11 @@ class LabelledWork:
 
     def _scoring(self, *, ranking: bool) -> Scoring:
         given = self._given
-        remedies = Remedies(
-            given["on_too_long"] or Remedy.FAIL, given["on_error"] or Remedy.FAIL, given["empty"] or Empty.FAIL
-        )
+        remedies = {
+            "on_too_long": given["on_too_long"] or Remedy.FAIL,
+            "on_error": given["on_error"] or Remedy.FAIL,
+            "empty": given["empty"] or Empty.FAIL,
+        }
         return Scoring(self.labelled, self._systems, remedies, given["concurrency"] or 256, ranking=ranking)
 
     def _check(self, url: str, checks: Sequence[Check]) -> None:

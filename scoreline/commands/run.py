@@ -26,22 +26,20 @@ from scoreline.commands.options import (
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.failures import failure_of
 from scoreline.runs.beginning import Finished, run
-from scoreline.runs.columns import read_columns, read_state_columns
-from scoreline.runs.decisions import StateColumns, permute_of, read_questions
+from scoreline.runs.decisions import StateColumns, permute_of, read_questions, read_state_columns
 from scoreline.runs.display import duration, share, speed
 from scoreline.runs.formats import STANDARD, Format, format_of
 from scoreline.runs.journal import JournalError
 from scoreline.runs.plan import Empty, Plan, Remedy, given_options
-from scoreline.runs.prompts import Columns
+from scoreline.runs.prompts import Columns, read_columns
 from scoreline.runs.trial import Trial, try_out
-from scoreline.runs.windows import WindowSize
+from scoreline.runs.windows import WINDOW, WindowSize
 from scoreline.runs.writing import discard_output
 from scoreline.terminal.printable import printable
 
 app = typer.Typer()
 T = TypeVar("T")
 
-WINDOW_CHARACTERS = 32 * 1024 * 1024
 SHOWN_ERRORS = 20  # of a run that writes to standard output, and so has no file that names all
 
 
@@ -97,7 +95,7 @@ def run_command(
     column_prefix: Annotated[str, typer.Option(help="What the names of the new columns begin with.")] = "",
     window_rows: Annotated[
         int, typer.Option(min=1, help="Rows in memory at a time; rows of a query within them are scored together.")
-    ] = 20_000,
+    ] = WINDOW.rows,
     concurrency: Annotated[int, typer.Option(min=1, max=500, help="Jobs at a time.")] = 256,
     patience: Annotated[
         float,
@@ -145,7 +143,7 @@ def run_command(
         columns=columns,
         labels=tuple(label or ()),
         options=given_options({**scoring, **sent, **asked_options}),
-        window=WindowSize(window_rows, WINDOW_CHARACTERS),
+        window=WindowSize(window_rows, WINDOW.characters),
         questions=asked,
         prefix=column_prefix,
         on_too_long=on_too_long,

@@ -69,7 +69,7 @@ def score(
     asked = scoring(
         item_column, query_column=query_column, query=query, labels=labels, label_columns=label_columns, **options
     )
-    return _of(table, asked, output, restart=restart)
+    return with_columns(table, asked, output, restart=restart)
 
 
 @_explains(ItemOptions, PromptOptions, TableOptions)
@@ -89,7 +89,7 @@ def rerank(
     service's model says what relevance is, unless ``template`` names another one. The rest is as for :func:`score`.
     """
     asked = ranking(document_column, query_column=query_column, query=query, **options)
-    return _of(table, asked, output, restart=restart)
+    return with_columns(table, asked, output, restart=restart)
 
 
 @_explains(TableOptions)
@@ -111,7 +111,7 @@ def decide(
     state_columns: what the questions are about: a column, or an object with several. The rest is as for :func:`score`.
     """
     asked = deciding(questions, state_column=state_column, state_columns=state_columns, permute=permute, **options)
-    return _of(table, asked, output, restart=restart)
+    return with_columns(table, asked, output, restart=restart)
 
 
 def cost(table: Any, **asked: Any) -> Cost:
@@ -123,7 +123,3 @@ def cost(table: Any, **asked: Any) -> Cost:
     wanted = asking(**asked)
     check_columns(wanted, found.columns)
     return found.cost(wanted)
-
-
-def _of(table: Any, asked: Asking, output: str | os.PathLike[str] | None, *, restart: bool) -> Any:
-    return with_columns(table, asked, None if output is None else os.fspath(output), restart=restart)

@@ -13,16 +13,12 @@ from scoreline.client.decisions import Questions, bodies_of
 from scoreline.client.options import Permute, PromptOptions
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.frames.errors import TableError, as_table_errors
-from scoreline.runs.columns import read_columns
 from scoreline.runs.decisions import StateColumns, permute_of, read_questions
 from scoreline.runs.formats import STANDARD, Format, Kind
 from scoreline.runs.plan import Empty, Plan, Remedy, given_options, new_columns
-from scoreline.runs.prompts import Columns
-from scoreline.runs.windows import WindowSize
+from scoreline.runs.prompts import Columns, read_columns
+from scoreline.runs.windows import WINDOW
 from scoreline.templates import model_of, pinned, template_of
-
-WINDOW = WindowSize(20_000, 32 * 1024 * 1024)
-"""How many rows, and characters, are in memory at a time. Rows of one query within them are scored together."""
 
 
 class TableOptions(TypedDict, total=False):

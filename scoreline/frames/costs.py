@@ -11,13 +11,12 @@ from scoreline.client.background import Background
 from scoreline.frames.asked import Asking
 from scoreline.frames.errors import CostError, as_table_errors
 from scoreline.frames.streams import served
-from scoreline.runs.journal import Journal
 from scoreline.runs.plan import Plan
 from scoreline.runs.reading import Source
 from scoreline.runs.run import check_empty, check_remedy, first_of, in_a_thread
 from scoreline.runs.scoring import Refusal, concerns_rows, refusal_of
 from scoreline.runs.trial import dry_run
-from scoreline.runs.windows import Group, unwritten_windows
+from scoreline.runs.windows import Group, all_windows
 
 AT_ONCE = 16
 """Requests that are under way at a time."""
@@ -68,9 +67,8 @@ async def _cost_of(plan: Plan, client: AsyncClient, source: Source, *, tokens: b
         async with room:
             await count(group, numbers)
 
-    journal = Journal(None, {})
     try:
-        windows = unwritten_windows(source, plan.window, journal)
+        windows = all_windows(source, plan.window)
         while (window := await in_a_thread(lambda: next(windows, None))) is not None:
             groups, wrong, empty = window.groups(plan.columns)
             check_empty(plan, source, window, empty)
@@ -83,6 +81,4 @@ async def _cost_of(plan: Plan, client: AsyncClient, source: Source, *, tokens: b
                         tasks.create_task(count_in_turn(group, window.numbers))
     except BaseExceptionGroup as group:
         raise first_of(group) from None
-    finally:
-        journal.close()
     return Cost(items, prompt_tokens if tokens else None)

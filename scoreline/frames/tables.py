@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -71,7 +72,9 @@ def check_columns(asking: Asking, columns: list[str]) -> None:
         asking.plan.check_templates(NAME, columns)
 
 
-def with_columns(given: Any, asking: Asking, output: str | None = None, *, restart: bool = False) -> Any:
+def with_columns(
+    given: Any, asking: Asking, output: str | os.PathLike[str] | None = None, *, restart: bool = False
+) -> Any:
     """Return a table of the same kind with the new columns. Raises TypeError, TableError and ScorelineError.
 
     A stream becomes a ``RecordBatchReader``. output: a Parquet file that is written meanwhile, and read then.
@@ -84,6 +87,7 @@ def with_columns(given: Any, asking: Asking, output: str | None = None, *, resta
     polars = sys.modules.get("polars")
     is_lazy = polars is not None and isinstance(given, polars.LazyFrame)
     if output is not None:
+        output = os.fspath(output)
         if not output.lower().endswith((".parquet", ".pq")) or "://" in output:
             raise TableError(f"output must be the name of a Parquet file, and not {output}")
         if restart and asking.plan.shared_run is not None:

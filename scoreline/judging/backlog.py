@@ -9,7 +9,7 @@ from typing import Any
 
 from judgement.sample import JudgementError
 from scoreline.client import InvalidRequest, ScoreResult
-from scoreline.client.operations.pairs import Pair
+from scoreline.client.mapping import Pair
 from scoreline.exit_codes import CommandError, ExitCode
 from scoreline.runs.decisions import StateColumns
 from scoreline.runs.formats import Row

@@ -42,7 +42,7 @@ def fit_threshold(
     judged = sample
     if calibration is not None:
         judged = sample.with_probabilities(apply(calibration, sample.probabilities))
-    independent = judged.one_row_of_each_cluster()
+    independent = judged.of_rows(judged.independent_rows())
     found = certify(independent, max_error)
     if found is None:
         failed = first_test(independent, max_error)

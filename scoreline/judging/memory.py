@@ -9,7 +9,7 @@ from typing import Any
 from judgement.sample import Sample, check_labels
 from scoreline.client import InvalidRequest, Model, ScoreResult
 from scoreline.client.exchange.bodies import is_blank, plain
-from scoreline.client.operations.pairs import Pair
+from scoreline.client.mapping import Pair
 from scoreline.exit_codes import CommandError
 from scoreline.failures import in_python
 from scoreline.judging.backlog import Backlog

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,13 @@ from scoreline.judging.labelled import LabelledFile
 from scoreline.judging.systems import System
 from scoreline.runs.beginning import run
 from scoreline.runs.formats import Format
-from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Empty, Plan, Remedy, new_columns
+from scoreline.runs.plan import LABEL_MASS, RELEVANCE, Plan, new_columns
 from scoreline.runs.run import first_of
-from scoreline.runs.windows import WindowSize
+from scoreline.runs.windows import WINDOW
 from scoreline.templates import model_of
 
 PREFIX = "scoreline:"
 """What the columns of scores begin with, so that they do not meet those of the file."""
-
-_WINDOW = WindowSize(20_000, 32 * 1024 * 1024)
-
-
-@dataclass(frozen=True, slots=True)
-class Remedies:
-    """What becomes of rows that can't be scored, as for ``scoreline run``."""
-
-    on_too_long: Remedy = Remedy.FAIL
-    on_error: Remedy = Remedy.FAIL
-    empty: Empty = Empty.FAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +64,15 @@ class Scoring:
         self,
         labelled: LabelledFile,
         systems: Sequence[System],
-        remedies: Remedies,
+        remedies: Mapping[str, Any],
         concurrency: int,
         *,
         ranking: bool = False,
     ) -> None:
-        """ranking: whether rows are ranked, so that their scores need not be shares."""
+        """remedies: what becomes of rows that can't be scored, as fields of a Plan.
+
+        ranking: whether rows are ranked, so that their scores need not be shares.
+        """
         self._labelled, self._systems, self._ranking = labelled, systems, ranking
         self._remedies, self._concurrency = remedies, max(1, concurrency // len(systems))
         self.folder = Path(labelled.name + ".scoring")
@@ -131,15 +123,15 @@ class Scoring:
             columns=system.columns,
             labels=system.labels,
             options=system.options,
-            window=_WINDOW,
+            window=WINDOW,
             questions=system.questions,
             with_probabilities=bool(system.questions),
             prefix=PREFIX,
             concurrency=self._concurrency,
-            **asdict(self._remedies),
+            **self._remedies,
         )
         # Another prompt, or another file of this name, has another output, so that nothing is mistaken for its scores.
-        content = json.dumps([self._labelled.digest, plan.fingerprint(), asdict(self._remedies)], default=str).encode()
+        content = json.dumps([self._labelled.digest, plan.fingerprint(), self._remedies], default=str).encode()
         digest = hashlib.blake2b(content, digest_size=6).hexdigest()
         name = re.sub(r"[^A-Za-z0-9._-]", "_", system.name)
         return replace(plan, target=str(self.folder / f"{name}-{digest}.jsonl"))

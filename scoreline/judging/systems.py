@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from scoreline.exit_codes import CommandError, ExitCode
-from scoreline.runs.columns import read_columns, read_state_columns
-from scoreline.runs.decisions import StateColumns, options_of, permute_of, read_questions
-from scoreline.runs.prompts import Columns
+from scoreline.runs.decisions import StateColumns, options_of, permute_of, read_questions, read_state_columns
+from scoreline.runs.prompts import Columns, read_columns
 
 PROMPT_OPTIONS = (
     "label_scoring",
@@ -73,15 +72,13 @@ class System:
         return names
 
 
-def read_systems(
-    file: str | None, name: str, options: Mapping[str, Any], *, truth: str, scores_empty: bool
-) -> list[System]:
+def read_systems(file: str | None, options: Mapping[str, Any], *, truth: str, scores_empty: bool) -> list[System]:
     """Return the systems of a file, or the one that the options of the command describe. Raises CommandError.
 
     file: TOML with a table for each system, whose entries are named as options; what a table leaves out is as the
-    options have it. name: of the system without a file. truth: the column of true labels.
+    options have it. truth: the column of true labels.
     """
-    tables = {name: {}} if file is None else _tables(file)
+    tables = {"prompt": {}} if file is None else _tables(file)
     return [_system(one, options, table, truth, scores_empty) for one, table in tables.items()]
 
 

@@ -115,7 +115,7 @@ async def _run(
     names = new_columns(plan, labels, taken)
     sink = opened(names) if opened is not None else sink_of(plan, columns, names, source.schema)
     how_far = f"goes on: {journal.written.rows:,} rows are written already." if journal.is_resumed else "begins."
-    console.print(f"The run {journal.run_name} {how_far}", highlight=False, soft_wrap=True)
+    console.print(f"The run {journal.run_name} {how_far}", highlight=False, markup=False, soft_wrap=True)
     with RunDisplay(console) as display:
         going = Run(Opened(plan, source, journal, labels, [*names], columns, sink), client, display, read)
         if journal.is_resumed and not journal.written.windows:
@@ -156,7 +156,7 @@ async def _cancel_earlier(plan: Plan, client: AsyncClient, console: Console) -> 
     name = name_of_earlier_run(plan.journal)
     if name is not None and (cancelled := await client.cancel_all(metadata={RUN: name})):
         words = f"{len(cancelled):,} jobs of the run {name} are cancelled."
-        console.print(words, highlight=False, soft_wrap=True)
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
 def finish(plan: Plan, journal: Journal) -> None:
@@ -221,7 +221,9 @@ async def _served_models(client: AsyncClient, journal: Journal, console: Console
     try:
         while not (await asyncio.wait([asking], timeout=LOOK_SECONDS))[0]:
             if client.service.is_away:
-                console.print(f"Waiting for the service at {client.service.url}.", highlight=False, soft_wrap=True)
+                console.print(
+                    f"Waiting for the service at {client.service.url}.", highlight=False, markup=False, soft_wrap=True
+                )
                 break
         return await asking
     finally:

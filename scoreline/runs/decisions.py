@@ -60,6 +60,18 @@ class StateColumns:
         return []
 
 
+def read_state_columns(column: str | None, columns: str | None, *, scores_empty: bool = False) -> StateColumns:
+    """Return where the states are that questions are about. columns: names with commas. Raises CommandError."""
+    if (column is None) == (columns is None):
+        raise CommandError(
+            "give either --state-column, the column that the questions are about, or --state-columns", ExitCode.USAGE
+        )
+    names = [column] if column is not None else [name.strip() for name in (columns or "").split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise CommandError("--state-columns must be different names with commas between them", ExitCode.USAGE)
+    return StateColumns(tuple(names), is_object=column is None, scores_empty=scores_empty)
+
+
 def _json_of(value: Any) -> Any:
     """Return a value as JSON can say it: a date of a Parquet file, for example, as a text."""
     return value if isinstance(value, str) else json.loads(json.dumps(value, default=str))

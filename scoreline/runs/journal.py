@@ -95,8 +95,6 @@ class Journal:
         self._path = path
         self.shared = shared
         self.has_unnoted_jobs = False  # whether jobs may go on that this journal does not know
-        self._jobs: dict[str, str] = {}  # the id of each job by its key
-        self._attempts: dict[str, int] = {}
         was_there = path is not None and path.exists()
         try:
             # The rows of the input are compared with the journal in other threads, while this one waits.
@@ -152,7 +150,6 @@ class Journal:
         self.written = Written(**stored["written"])
         self.replaces: bool = stored["replaces"]  # whether a finished output that is there may be replaced
         self.is_finishing: bool = stored["finishing"]  # whether all rows are written, and files are getting their names
-        self._read_jobs()
 
     def _stored(self) -> dict[str, Any]:
         return {name: json.loads(value) for name, value in self._connection.execute("SELECT name, value FROM run")}
@@ -197,29 +194,24 @@ class Journal:
             if durable:
                 self._connection.execute("PRAGMA synchronous = NORMAL")
 
-    def _read_jobs(self) -> None:
-        self._jobs = dict(self._connection.execute("SELECT key, job_id FROM jobs"))
-        self._attempts = dict(self._connection.execute("SELECT base, attempts FROM attempts"))
-
     @property
     def is_empty(self) -> bool:
         """Whether the run has done nothing yet that it could go on with."""
         is_begun = self.is_resumed or self.has_unnoted_jobs or self.is_finishing
-        return not (is_begun or self.written.windows or self._jobs)
+        return not (is_begun or self.written.windows or self._found("SELECT key FROM jobs LIMIT 1"))
 
     def job(self, key: str) -> str | None:
         """Return the id of a job that was submitted by this key."""
-        return self._jobs.get(key)
+        found: str | None = self._found("SELECT job_id FROM jobs WHERE key = ?", key)
+        return found
 
     def add_job(self, key: str, window: int, job_id: str) -> None:
         """Note a job that was submitted."""
-        if self._jobs.get(key) != job_id:
-            self._connection.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (key, window, job_id))
-            self._jobs[key] = job_id
+        self._connection.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (key, window, job_id))
 
     def attempt(self, base: str) -> int:
         """Return how many jobs for the same rows have ended without success."""
-        return self._attempts.get(base, 0)
+        return self._found("SELECT attempts FROM attempts WHERE base = ?", base) or 0
 
     def begin_attempt(self, base: str, key: str, window: int) -> None:
         """Forget the job of a key, which is gone or has failed: the same rows get another job, by another key."""
@@ -227,8 +219,6 @@ class Journal:
         with self._transaction():
             self._connection.execute("DELETE FROM jobs WHERE key = ?", (key,))
             self._connection.execute("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)", (base, window, attempts))
-        self._attempts[base] = attempts
-        self._jobs.pop(key, None)
 
     def remember(self, name: str, value: Any) -> Any:
         """Return what is stored under a name; the first time, store the value."""
@@ -239,8 +229,13 @@ class Journal:
 
     def recall(self, name: str) -> Any:
         """Return what is stored under a name, or None."""
-        row = self._connection.execute("SELECT value FROM run WHERE name = ?", (name,)).fetchone()
-        return None if row is None else json.loads(row[0])
+        stored = self._found("SELECT value FROM run WHERE name = ?", name)
+        return None if stored is None else json.loads(stored)
+
+    def _found(self, query: str, *values: object) -> Any:
+        """Return the one value that a query finds; None if it finds none."""
+        row = self._connection.execute(query, values).fetchone()
+        return None if row is None else row[0]
 
     def count_window(self, written: Written, digests: bytes, errors: Mapping[int, dict[str, Any]]) -> None:
         """Note that another window is written.
@@ -254,7 +249,6 @@ class Journal:
             self._connection.executemany("INSERT INTO errors VALUES (?, ?)", values)
             for table in ("jobs", "attempts"):
                 self._connection.execute(f"DELETE FROM {table} WHERE window < ?", (written.windows,))
-        self._read_jobs()
         self.written = written
 
     def digests(self) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -159,6 +159,26 @@ class Columns:
         if not self.scores_empty and not (value.strip() if isinstance(value, str) else value):
             raise EmptyTextError(column)
         return value
+
+
+def read_columns(
+    item_column: str | None,
+    query_column: str | None,
+    query: str | None,
+    templates: Mapping[str, Any],
+    label_columns: Sequence[str] = (),
+    *,
+    scores_empty: bool = False,
+) -> Columns:
+    """Return where queries and items are. templates: those of query and item, or None. Raises CommandError."""
+    if item_column is None:
+        raise CommandError("give --item-column, the column of the items, or --questions", ExitCode.USAGE)
+    if (query_column is None) == (query is None):
+        raise CommandError(
+            "give either --query-column, the column of the queries, or --query, one text for all rows", ExitCode.USAGE
+        )
+    of_query, of_item = (read_filling(templates.get(f"{place}_template"), place) for place in ("query", "item"))
+    return Columns(query_column, item_column, query or "", of_query, of_item, tuple(label_columns), scores_empty)
 
 
 def _labels(value: Any, column: str) -> list[str]:

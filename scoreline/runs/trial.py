@@ -7,13 +7,12 @@ from typing import Any
 
 from scoreline.client import AsyncClient, DryRun, InvalidRequest
 from scoreline.runs.beginning import check_columns, check_input
-from scoreline.runs.journal import Journal
 from scoreline.runs.plan import Empty, Plan, new_columns
 from scoreline.runs.prompts import Text
 from scoreline.runs.reading import open_source
 from scoreline.runs.run import all_columns, empty_rows, in_a_thread
 from scoreline.runs.scoring import concerns_rows
-from scoreline.runs.windows import Group, unwritten_windows
+from scoreline.runs.windows import Group, all_windows
 
 MAX_GROUPS = 20
 MAX_ROWS = 1_000
@@ -43,11 +42,10 @@ async def try_out(plan: Plan, client: AsyncClient) -> Trial:
     asked: list[Group] = []
     check_input(plan)
     source = open_source(plan.source, plan.source_format)
-    journal = Journal(None, {})
     try:
         check_columns(source, plan)
         plan, labels = plan.of_served(await client.models())
-        windows = unwritten_windows(source, plan.window, journal, plan.limit)
+        windows = all_windows(source, plan.window, plan.limit)
         while (window := await in_a_thread(lambda: next(windows, None))) is not None:
             if not trial.rows:
                 taken = source.columns if source.columns is not None else all_columns([window])
@@ -70,7 +68,6 @@ async def try_out(plan: Plan, client: AsyncClient) -> Trial:
             await _ask(trial, asked, plan, client)
         return trial
     finally:
-        journal.close()
         source.close()
 
 

@@ -39,6 +39,10 @@ class WindowSize:
     characters: int
 
 
+WINDOW = WindowSize(20_000, 32 * 1024 * 1024)
+"""So much is, if nobody says otherwise."""
+
+
 @dataclass(slots=True)
 class Group:
     """Rows of a window that have the same query."""
@@ -104,6 +108,11 @@ class Window:
             if group.is_full:
                 done.append(groups.pop(key))
         return [*done, *groups.values()], wrong, empty
+
+
+def all_windows(source: Source, size: WindowSize, limit: int | None = None) -> Iterator[Window]:
+    """Yield the windows of all rows. limit: how many rows of the file there are to be; None: all."""
+    return _windows(islice(source, limit), source, size, 0)
 
 
 def unwritten_windows(source: Source, size: WindowSize, journal: Journal, limit: int | None = None) -> Iterator[Window]:

@@ -17,6 +17,7 @@ from scoring.error_codes import invalid
 from scoring.layout import Rows, TokenIds
 from scoring.tokenizing.control_tokens import ControlTokenError, ControlTokens, TextPart
 from scoring.tokenizing.encoded import EncodedQuery, checked_vocabulary
+from scoring.tokenizing.packed_tokens import common_prefixes, packed
 from scoring.tokenizing.row_encoder import check_query_length
 from scoring.tokenizing.tokenization import TextTokenizer
 
@@ -173,11 +174,9 @@ class _Piece(NamedTuple):
 
 def _row_behind(prefix: TokenIds, sequence: Sequence[int]) -> Rows:
     """Return a sequence as a row behind what it has in common with the prefix."""
-    tokens = np.array(sequence, np.int32)
-    most = min(len(prefix), len(tokens))
-    differing = np.flatnonzero(prefix[:most] != tokens[:most])
-    end = int(differing[0]) if len(differing) else most
-    return Rows.pack([tokens[end:]], [end])
+    tokens, lengths = packed([sequence])
+    shared = common_prefixes(tokens, lengths, prefix)
+    return Rows(tokens[int(shared[0]) :], lengths - shared, shared)
 
 
 def _extended(rows: Rows, tails: Sequence[Sequence[int]]) -> Rows:

@@ -27,7 +27,7 @@ MOST_STEPS, STEPS_OF_OPTION = 20_000, 20
 """The most rounds of loops, calls and operators that one rendering may take, and how many more for each option."""
 
 MOST_SECONDS = 2.0
-"""The longest that one rendering may take. It is looked at with every step."""
+"""The processor's time that one rendering may take, however busy the machine is. It is looked at with every step."""
 
 MOST_CHARACTERS = 2**24
 """The most characters that a template may write, or make on the way."""
@@ -55,11 +55,11 @@ class _Budget:
 
     def __init__(self, options: int) -> None:
         self._steps = MOST_STEPS + STEPS_OF_OPTION * options
-        self._until = time.monotonic() + MOST_SECONDS
+        self._until = time.thread_time() + MOST_SECONDS
 
     def step(self) -> None:
         self._steps -= 1
-        if self._steps < 0 or time.monotonic() > self._until:
+        if self._steps < 0 or time.thread_time() > self._until:
             raise RenderingError("it takes too long: it may loop for ever")
 
 

@@ -119,10 +119,6 @@ class Estimate:
     def __add__(self, other: Estimate) -> Estimate:
         return Estimate(self.tokens + other.tokens, self.seconds + other.seconds)
 
-    def times(self, factor: float) -> Estimate:
-        """Return a multiple of the cost."""
-        return Estimate(round(self.tokens * factor), self.seconds * factor)
-
 
 NOTHING = Estimate()
 

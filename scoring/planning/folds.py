@@ -86,18 +86,6 @@ def cached_tokens(cut: Cut, step: int) -> int:
     return int(shared.sum()) - (0 if first is None else int(shared[first]))
 
 
-def computed_tokens(cut: Cut, step: int) -> int:
-    """Return the tokens that the engine computes for a cut, padding not included, where the prefix is not cached."""
-    rows, branches, group = cut.rows, cut.branches, cut.group
-    packed = np.array([one.algorithm in (Algorithm.PACKED_DENSE, Algorithm.PACKED_SEGMENT) for one in cut.choices])
-    assert not packed.any(), "packed sequences repeat a prefix for as many items as find room behind it"
-    # What is longer than a step begins at the last whole step before it.
-    begins = np.where(rows.tokens > step, rows.begins // step * step, rows.begins)
-    of_rows = rows.ends - begins + rows.tails + _computed_again(cut)
-    of_branches = branches.ends - branches.begins // step * step
-    return group.prefix * bool(cut.extends.any()) + int(of_rows.sum()) + int(of_branches.sum())
-
-
 def estimate(estimator: Estimator, cut: Cut) -> Estimate:
     """Estimate a cut by the stored rates."""
     total, rows, branches, group = NOTHING, cut.rows, cut.branches, cut.group

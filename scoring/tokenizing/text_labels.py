@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
 from scoring.layout import TokenIds
+from scoring.tokenizing.packed_tokens import packed
 from scoring.tokenizing.tokenization import TextTokenizer, always_wanted
 
 MOST_PAIRS = 2**16
@@ -54,8 +55,7 @@ class Behind(NamedTuple):
     @classmethod
     def of(cls, replaced: Sequence[int], targets: Sequence[Sequence[int]]) -> Behind:
         """Pack labels that are given as one sequence of tokens each."""
-        lengths = np.fromiter(map(len, targets), np.int32, len(targets))
-        tokens = np.fromiter(chain.from_iterable(targets), np.int32, int(lengths.sum()))
+        tokens, lengths = packed(targets)
         return cls(np.array(replaced, np.int32), lengths, tokens)
 
 

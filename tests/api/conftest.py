@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from api.requests.uploads import lines, upload, upload_reader
+from tests import databases
 from tests.api.serving import RunningApi, StandInWorker, running_api
 from tests.api.tiny_model import TinyModel, make_model_directory
+
+store_url = databases.store_url
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +34,7 @@ def api(model: TinyModel, sqlite_template: Path, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def fresh(model: TinyModel, store_url: str, tmp_path: Path) -> Iterator[tuple[RunningApi, StandInWorker]]:
-    """A new server with a worker, once on each database."""
+    """A new server with a worker, on the database of ``store_url``."""
     with running_api(model.directory, store_url, tmp_path) as (api, worker):
         assert worker is not None
         yield api, worker

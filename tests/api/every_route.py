@@ -72,6 +72,11 @@ class Operation:
     scope: Scope | None = Scope.READ  # None if the route needs no key
     parameters: str = ""  # what follows the path
 
+    @property
+    def needs_job(self) -> bool:
+        """Whether its path names a job, which then has to be there."""
+        return "{job_id}" in self.path + self.parameters
+
 
 OPERATIONS = [
     Operation("post", "/v1/score", 200, ScoreResponse, BODY, Scope.SCORE),
@@ -154,6 +159,11 @@ def request(
     ids = {"job_id": job_id, "delivery_id": delivery_id, "file_id": file_id, "batch_id": batch_id, "model_id": "tiny"}
     path = (operation.path + operation.parameters).format(**ids)
     return client.request(operation.method, path, json=body)
+
+
+def job_for(api: RunningApi, operation: Operation) -> str:
+    """Return the id of a job that has ended, for an operation that is about one; otherwise an empty text."""
+    return str(api.wait(api.submit(**WEBHOOK_BODY)["id"])["id"]) if operation.needs_job else ""
 
 
 def upload(client: httpx2.Client, content: bytes = LINE) -> httpx2.Response:

@@ -55,11 +55,15 @@ Json = dict[str, Any]
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:
-    """Return when the condition holds; fail if it does not within the deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    """Return when the condition holds; fail if it does not within the deadline.
+
+    What takes longer is looked at less often: each look may be a request, which takes processor time.
+    """
+    deadline, pause = time.monotonic() + DEADLINE_SECONDS, 0.01
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.1)
 
 
 def score_chunk(group: GroupWork, chunk: ChunkWork) -> ScoredChunk:
@@ -108,9 +112,15 @@ def _top(before: list[list[int]], targets: list[list[int]]) -> TopTokens:
 class Gate(threading.Event):
     """While it is set, a worker claims. When it has been cleared, no claim is under way, and none begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """wake: what wakes the worker."""
         super().__init__()
         self.claiming = threading.Lock()  # held while the worker claims
+        self._wake = wake
+
+    def set(self) -> None:
+        super().set()
+        self._wake()
 
     def clear(self) -> None:
         super().clear()
@@ -123,7 +133,8 @@ class StandInWorker(threading.Thread):
 
     def __init__(self, store: StoreSettings, card: ModelCard, bell_socket: str) -> None:
         super().__init__(name="stand-in worker", daemon=True)
-        self.gate = Gate()
+        self._rung = threading.Event()
+        self.gate = Gate(self._rung.set)
         self.gate.set()
         self.fails = False  # whether every batch fails
         self.budget = 100_000  # tokens of a claim
@@ -132,7 +143,6 @@ class StandInWorker(threading.Thread):
         self.after_batch: Callable[[], None] = lambda: None  # called when a batch is finished
         self._database = Database.open(store)
         self._card = card
-        self._rung = threading.Event()
         self._stopped = threading.Event()
         self._bell = LocalBell(bell_socket, [card.name], self._rung.set)
         self.announcing_bell: WorkerBell = self._bell
@@ -144,7 +154,7 @@ class StandInWorker(threading.Thread):
         listening = threading.Thread(target=self._bell.run, args=(lambda: None,), daemon=True)
         listening.start()
         while not self._stopped.is_set():
-            self._rung.wait(0.2)
+            self._rung.wait(0.5)
             self._rung.clear()
             try:
                 touch(self._database, self._id)
@@ -159,6 +169,7 @@ class StandInWorker(threading.Thread):
     def stop(self) -> None:
         """Stop and wait for the thread."""
         self._stopped.set()
+        self._rung.set()
         self.join(DEADLINE_SECONDS)
         assert not self.is_alive()
 

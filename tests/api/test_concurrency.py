@@ -19,7 +19,7 @@ from api.text_process import body_reader
 from jobs.store.database import Database
 from public_api.paths import RECEIPT_KEYS
 from scoring.tokenizing.tokenization import TextTokenizer
-from tests.api.every_route import BODY, OPERATIONS, WEBHOOK_BODY, Operation, request
+from tests.api.every_route import BODY, OPERATIONS, Operation, job_for, request
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
 from tests.databases import quick_on
@@ -61,7 +61,7 @@ WITHOUT_DATABASE = ("/", "/livez", "/v1/tokenize", RECEIPT_KEYS)
 def test_a_slow_database_does_not_block_the_event_loop(
     api: RunningApi, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
-    job = api.wait(api.submit(**WEBHOOK_BODY)["id"])
+    job_id = job_for(api, operation)
     service = api.app.state.service
     monkeypatch.setattr(
         service.acceptance.doors.default.compatibility, "shared", service.acceptance.doors.default.compatibility.current
@@ -70,7 +70,7 @@ def test_a_slow_database_does_not_block_the_event_loop(
         service.probes.readiness, "_seconds", -1.0
     )  # nothing that was found a moment before is an answer
     vars(service.probes.readiness)["_found"] = None
-    _answers_meanwhile(api, monkeypatch, Database, ("read", "write"), operation, job["id"])
+    _answers_meanwhile(api, monkeypatch, Database, ("read", "write"), operation, job_id)
 
 
 @pytest.mark.parametrize(

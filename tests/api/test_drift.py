@@ -23,6 +23,7 @@ from tests.api.artefacts import PROMPT, artefact
 from tests.api.batches.running import line, openai_of, run
 from tests.api.serving import Json, RunningApi, running_api
 from tests.api.tiny_model import make_model_directory
+from tests.databases import ON_BOTH
 
 ITEMS = ["great", "bad", "so so", "This movie", "", "London"]
 BODY: Json = PROMPT | {"items": ITEMS, "calibration": "reviews"}
@@ -51,6 +52,7 @@ def artefacts(directory: Path, folder: Path) -> dict[str, str]:
     return {name: one.id for name, one in found.items()}
 
 
+@ON_BOTH
 def test_each_item_is_counted_once_however_often_it_is_read(store_url: str, tmp_path: Path) -> None:
     directory, folder = make_model_directory(tmp_path / "model"), tmp_path / "artefacts"
     folder.mkdir()

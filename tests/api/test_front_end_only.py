@@ -14,16 +14,16 @@ SERVE_EVERYTHING = """
 import json, sys
 from pathlib import Path
 
-from tests.api.every_route import OPERATIONS, WEBHOOK_BODY, request
+from tests.api.every_route import OPERATIONS, WEBHOOK_BODY, job_for, request
 from tests.api.serving import running_api
 
 directory, database_url, folder = sys.argv[1:]
 with running_api(Path(directory), database_url, Path(folder)) as (api, _):
     documented = api.client.get("/openapi.json").json()["paths"]
     answers = {}
+    api.wait(api.submit(**WEBHOOK_BODY, apply_softmax=True)["id"])
     for operation in OPERATIONS:
-        job = api.wait(api.submit(**WEBHOOK_BODY, apply_softmax=True)["id"])
-        response = request(api, operation, job["id"])
+        response = request(api, operation, job_for(api, operation))
         answers[f"{operation.method} {operation.path}"] = response.status_code
     loaded = sorted({name.partition(".")[0] for name in sys.modules} | {"telemetry.spans"} & sys.modules.keys())
 print(json.dumps({"documented": documented, "answers": answers, "loaded": loaded}))

@@ -14,6 +14,7 @@ from api.threads import SQL_THREADS
 from bell.redis_bell import RedisBell
 from tests.api.serving import KEY, eventually, running_api
 from tests.api.tiny_model import TinyModel
+from tests.databases import quick_on
 from tests.services import PostgresServer, RedisServer
 
 SHARED = ("/v1/models", "/readyz")
@@ -142,6 +143,7 @@ def test_a_store_without_its_schema_is_not_ready(model: TinyModel, tmp_path: Pat
         assert (response.status_code, response.json()["error"]["code"]) == (503, "storage_unavailable")
 
 
+@quick_on("postgres")
 def test_jobs_are_accepted_and_calls_answered_without_redis(
     model: TinyModel, store_url: str, redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,7 @@ class TinyModel:
 
 def logits(sequence: Sequence[int]) -> npt.NDArray[np.float32]:
     """Return made-up logits of the token after a sequence, [vocabulary]. They depend on the sequence alone."""
-    seed = [len(sequence), *(int(token) for token in sequence)]
-    return (3 * np.random.default_rng(seed).normal(size=512)).astype(np.float32)
+    return _computed(tuple(sequence))[0]
 
 
 def target_logprobs(before: Sequence[int], targets: Sequence[int]) -> npt.NDArray[np.float32]:
@@ -122,6 +122,16 @@ def is_greedy(before: Sequence[int], targets: Sequence[int]) -> bool:
 
 def logprobs(sequence: Sequence[int]) -> npt.NDArray[np.float32]:
     """Return the log-softmax of the logits, [vocabulary]."""
-    raw = logits(sequence).astype(np.float64)
-    result: npt.NDArray[np.float32] = (raw - raw.max() - np.log(np.exp(raw - raw.max()).sum())).astype(np.float32)
-    return result
+    return _computed(tuple(sequence))[1]
+
+
+@lru_cache(4 * CONTEXT)
+def _computed(sequence: tuple[int, ...]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Return the logits and their log-softmax. A long text asks for both at each of its places, several times."""
+    seed = [len(sequence), *(int(token) for token in sequence)]
+    found = (3 * np.random.default_rng(seed).normal(size=512)).astype(np.float32)
+    raw = found.astype(np.float64)
+    logprobs = (raw - raw.max() - np.log(np.exp(raw - raw.max()).sum())).astype(np.float32)
+    for values in (found, logprobs):
+        values.flags.writeable = False
+    return found, logprobs

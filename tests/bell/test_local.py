@@ -132,15 +132,6 @@ def test_a_line_that_can_not_be_read_costs_its_sender_the_connection_and_nobody_
     assert worker.rings == ["ring"]
 
 
-def test_a_worker_of_the_version_before_is_heard(path: str) -> None:
-    api = Heard()
-    with noticing(LocalHub(path), api), socket.socket(socket.AF_UNIX) as before:
-        wait_until(lambda: Path(path).exists(), "the API listens")
-        wait_until(lambda: before.connect_ex(path) == 0, "the hub listens")
-        before.sendall(b'{"ended": ["job_1", "job_2"]}\n')
-        wait_until(lambda: api.ended == ["job_1", "job_2"], "it is heard")
-
-
 def test_a_worker_connects_when_the_api_starts_and_again_after_its_restart(path: str) -> None:
     worker = Heard()
     with listening(LocalBell(path, ["demo"], worker.ring)) as started:

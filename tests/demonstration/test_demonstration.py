@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from demonstration.corpus import DECISIONS, TEXTS, held_out_examples, training_examples
@@ -15,10 +18,12 @@ from demonstration.decisions import save_decisions
 from demonstration.evaluate import Judge, held_out
 from demonstration.example import Example, Task
 from demonstration.train import MODEL
+from scoring.conversion import to_scores
 from scoring.decisions.checkpoint import DecisionCheckpoint
 from scoring.decisions.decision import decide
 from scoring.decisions.prompts import PromptWriter
 from scoring.decisions.questions import read_systemone
+from scoring.layout import ChunkWork, GroupWork, Head
 
 REPOSITORY = Path(__file__).parents[2]
 JOBS: list[dict[str, Any]] = json.loads((REPOSITORY / "examples" / "demo.json").read_text(encoding="utf-8"))
@@ -37,6 +42,17 @@ def judge() -> Judge:
 def trained() -> list[Example]:
     """The first examples of the mixtures with all tasks that the model is trained on."""
     return [one for mixture in (TEXTS, DECISIONS) for one in islice(training_examples(0, mixture), 20_000)]
+
+
+def probabilities(
+    judge: Judge, query: str, items: Sequence[str], labels: Sequence[str], *, softmax: bool
+) -> npt.NDArray[np.float64]:
+    """Return P(label | query + item), [items, labels]; with ``softmax``, among the labels alone."""
+    prefix, rows = judge.tokenizer.encode_rows(query, items)
+    ids = tuple(judge.tokenizer.single_token(label) for label in labels)
+    group = GroupWork("asked", prefix, (ChunkWork(0, rows, ids, Head.LOGPROBS),))
+    (scored,) = judge.engine.score([group], lambda: None)
+    return to_scores(scored.scores, softmax)
 
 
 @cache
@@ -62,7 +78,7 @@ def test_nine_of_ten_held_out_examples_are_judged_right(judge: Judge, name: str)
 @pytest.mark.parametrize("job", [job for job in JOBS if job["rank_by"] is not None], ids=lambda job: job["title"])
 def test_every_ranking_of_the_demo_puts_the_right_item_first(judge: Judge, job: dict[str, Any]) -> None:
     body = job["body"]
-    scores = judge.probabilities(body["query"], body["items"], body["labels"], softmax=body["apply_softmax"])
+    scores = probabilities(judge, body["query"], body["items"], body["labels"], softmax=body["apply_softmax"])
     ranking = scores[:, body["labels"].index(job["rank_by"])].argsort()[::-1].tolist()
     assert body["items"][ranking[0]] == job["right_item"]
 
@@ -72,7 +88,7 @@ def test_every_quiz_question_of_the_demo_is_answered_right(judge: Judge) -> None
     assert {job["title"] for job in JOBS if job["rank_by"] is None} <= {job["title"] for job in quizzes}
     for job in quizzes:
         body = job["body"]
-        scores = judge.probabilities(body["query"], body["items"], body["labels"], softmax=True)
+        scores = probabilities(judge, body["query"], body["items"], body["labels"], softmax=True)
         assert [body["labels"][best] for best in scores.argmax(axis=1)] == job["right_answers"]
 
 
@@ -93,14 +109,14 @@ def test_demo_documents_and_reviews_are_not_in_the_training_text(trained: list[E
 def test_the_patterns_of_the_scoring_interface_give_the_first_label_the_highest_probability(
     judge: Judge, query: str, labels: list[str]
 ) -> None:
-    (row,) = judge.probabilities(query, [""], labels, softmax=False)
+    (row,) = probabilities(judge, query, [""], labels, softmax=False)
     assert row.argmax() == 0
     assert row[0] > 0.5
 
 
 def test_continuation_quality_puts_france_before_other_countries(judge: Judge) -> None:
-    scores = judge.probabilities(
-        "The capital of", [" Germany is", " France is", " Japan is"], [" Paris"], softmax=False
+    scores = probabilities(
+        judge, "The capital of", [" Germany is", " France is", " Japan is"], [" Paris"], softmax=False
     )
     assert scores[:, 0].argmax() == 1
 
@@ -149,7 +165,7 @@ def test_delimiter_mode_gives_right_answers(judge: Judge) -> None:
 
 
 def test_labels_are_single_tokens(judge: Judge) -> None:
-    labels = {label for task in TASKS for example in of_task(task) for label in example.labels}
+    labels = {label for task in TASKS for example in held_out_examples(task, 120, SEED) for label in example.labels}
     for label in labels | {label for job in JOBS for label in job["body"]["labels"]}:
         judge.tokenizer.single_token(label)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,9 +23,15 @@ from scoreline.command import app
 from settings.unknown import CLIENT_VARIABLES, SLICES
 
 
+@cache
+def generated(name: str) -> str:
+    """Return the page of a name."""
+    return GENERATED[name]()
+
+
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_page_has_one_title_and_no_heading_twice(name: str) -> None:
-    page = GENERATED[name]()
+    page = generated(name)
     assert page.startswith("# ")
     headings = headings_of(page)
     assert len(headings) == len(set(headings)) > 5
@@ -50,7 +57,7 @@ def all_commands() -> Iterator[tuple[str, Any]]:
 
 
 def test_every_command_is_there_with_all_of_its_options() -> None:
-    page = GENERATED["command"]()
+    page = generated("command")
     sections = {section.split("\n")[0].strip(): section for section in page.split("\n## ")[1:]}
     found = dict(all_commands())
     assert set(sections) == set(found)
@@ -64,14 +71,14 @@ def test_every_command_is_there_with_all_of_its_options() -> None:
 
 def test_every_route_and_every_shape_of_the_service_is_there() -> None:
     document = with_routes().openapi()
-    headings = set(headings_of(GENERATED["routes"]()))
+    headings = set(headings_of(generated("routes")))
     routes = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     assert "POST /v1/score" in routes
     assert routes | set(document["components"]["schemas"]) | set(document["webhooks"]) <= headings
 
 
 def test_the_whole_client_is_there() -> None:
-    page = GENERATED["client"]()
+    page = generated("client")
     headings = set(headings_of(page))
     methods = {name: getattr(Client, name) for name in dir(Client) if not name.startswith("_")}
     assert {"score", "map", "wait", "batch_events", "close"} <= set(methods)

@@ -66,8 +66,8 @@ def test_lists_are_written_as_the_builder_reads_them() -> None:
     assert rest == ["four\n    more\n\ntext\n  free\n- five\n"]
 
 
-def test_the_pages_are_written_with_all_that_they_need(tmp_path: Path) -> None:
-    write_pages(tmp_path)
+def test_the_pages_are_written_with_all_that_they_need(all_texts: dict[str, str], tmp_path: Path) -> None:
+    write_pages(tmp_path, all_texts)
     folder = tmp_path / "pages"
     written = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
     assert set(pages().values()) <= written

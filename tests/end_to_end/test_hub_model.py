@@ -17,7 +17,7 @@ from scoreline.client import Client
 from tests.checkpoints.hub_server import Hub, Repository, commit_of
 from tests.end_to_end.small_models import expected_scores
 from tests.model.checkpoints import CONFIGS, tensors, write
-from tests.scoreline.running import REAL, Up, gone
+from tests.scoreline.running import REAL, CommandUp, gone
 from tests.scoring.tokenizing.tokenizers_under_test import save_qwen2
 from tests.services import wait_until
 
@@ -55,7 +55,7 @@ def variables(hub: Hub, tmp_path: Path) -> dict[str, Any]:
 def test_a_model_on_the_hub_is_downloaded_and_scores_as_its_folder_does(
     hub: Hub, checkpoint: Path, variables: dict[str, Any], tmp_path: Path
 ) -> None:
-    up = Up(ID, tmp_path / "up", command=REAL, **variables)
+    up = CommandUp(ID, tmp_path / "up", command=REAL, **variables)
     try:
         up.wait_until_ready()
         with Client(up.url) as client:
@@ -79,7 +79,7 @@ def test_a_model_on_the_hub_is_downloaded_and_scores_as_its_folder_does(
 @pytest.mark.slow
 def test_ctrl_c_during_a_download_stops_at_once(hub: Hub, variables: dict[str, Any], tmp_path: Path) -> None:
     hub.stalled = threading.Event()
-    up = Up(ID, tmp_path / "up", command=REAL, **variables)
+    up = CommandUp(ID, tmp_path / "up", command=REAL, **variables)
     try:
         # The API and the worker each wait for a file by now.
         wait_until(lambda: len(hub.downloads()) > 1, "both download")
@@ -94,7 +94,7 @@ def test_ctrl_c_during_a_download_stops_at_once(hub: Hub, variables: dict[str, A
 
 @pytest.mark.slow
 def test_a_model_that_does_not_exist_is_one_clear_line(variables: dict[str, Any], tmp_path: Path) -> None:
-    up = Up("tiny-org/none", tmp_path / "up", command=REAL, **variables)
+    up = CommandUp("tiny-org/none", tmp_path / "up", command=REAL, **variables)
     try:
         assert up.process.wait(60) == 2
         said = "did not start: SCORELINE_MODEL is 'tiny-org/none': there is neither a folder nor a model on the hub"

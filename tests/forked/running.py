@@ -25,7 +25,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 COMMAND = ("scoreline.command",)
 ON_A_DATABASE = (*COMMAND, "operations.command", "operations.keys", "operations.tenants", "operations.webhook_secret")
+TOKENIZER = ("transformers.models.auto.tokenization_auto",)
+"""What loads a tokenizer."""
 WORKER = (
+    *TOKENIZER,
     "workers.engine_loop.__main__",
     "checkpoints.progress",
     "scoring.served_checkpoint",

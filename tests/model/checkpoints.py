@@ -17,12 +17,14 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
+from demonstration.saving import config_fields
 from model.architecture.config import DecoderConfig, Multipliers
 from model.architecture.decoder import Decoder
 from model.architecture.experts import ClampedGate, Mixture
 from model.architecture.families import Norms, QKNorm
 from model.architecture.recurrence import Recurrence
 from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
+from model.architecture.weights import without_values
 from model.architecture.windows import Window
 
 CONFIGS = {
@@ -282,7 +284,7 @@ def _put_experts_together(found: Tensors, module: str, experts: int) -> None:
 def write(directory: Path, config: DecoderConfig, weights: Tensors) -> Path:
     """A checkpoint directory as HuggingFace reads it."""
     directory.mkdir(parents=True, exist_ok=True)
-    fields = config.to_huggingface() | {"dtype": "float32"}
+    fields = config_fields(config) | {"dtype": "float32"}
     (directory / "config.json").write_text(json.dumps(fields))
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
@@ -296,8 +298,7 @@ def sequences(config: DecoderConfig, seed: int, lengths: tuple[int, ...]) -> lis
 
 def random_decoder(config: DecoderConfig, dtype: str = "float32", seed: int = 0) -> Decoder:
     """A decoder with random weights of NumPy's. Those that flax draws take a second or two to compile."""
-    shapes = nnx.eval_shape(lambda: Decoder(config, dtype=dtype, rngs=nnx.Rngs(0)))
-    graph, state = nnx.split(shapes)
+    graph, state = nnx.split(without_values(config, dtype))
     random = np.random.default_rng(seed)
 
     def drawn(shape: jax.ShapeDtypeStruct) -> jax.Array:

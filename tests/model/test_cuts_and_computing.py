@@ -16,9 +16,9 @@ from model.platforms import Platform
 from model.score_buffer import ScoreBuffer
 from scoring.layout import GroupWork
 from scoring.planning import cut as cutting
-from scoring.planning.algorithms import AlgorithmSetting
+from scoring.planning.algorithms import Algorithm, AlgorithmSetting
 from scoring.planning.cut import Cut, CutRows
-from scoring.planning.folds import cached_tokens, computed_tokens
+from scoring.planning.folds import cached_tokens
 from tests.model import engines
 from tests.model.continuations.cases import Case, Label, cases, likelihood
 from tests.model.geometries import STEP, Item
@@ -54,6 +54,20 @@ def load(checkpoint: Callable[[str], Path]) -> Engines:
         return made[kind]
 
     return loaded
+
+
+def computed_tokens(cut: Cut, step: int) -> int:
+    """Return the tokens that the engine computes for a cut, padding not included, where the prefix is not cached."""
+    rows, branches, group = cut.rows, cut.branches, cut.group
+    packed = np.array([one.algorithm in (Algorithm.PACKED_DENSE, Algorithm.PACKED_SEGMENT) for one in cut.choices])
+    assert not packed.any(), "packed sequences repeat a prefix for as many items as find room behind it"
+    # What is longer than a step begins at the last whole step before it.
+    begins = np.where(rows.tokens > step, rows.begins // step * step, rows.begins)
+    # A row without tokens is read at the one before it, which is computed again unless it ends the query.
+    again = (rows.tokens == 0) & (rows.begins < group.prefix)
+    of_rows = rows.ends - begins + rows.tails + again
+    of_branches = branches.ends - branches.begins // step * step
+    return group.prefix * bool(cut.extends.any()) + int(of_rows.sum()) + int(of_branches.sum())
 
 
 def compare(engine: Engine, work: GroupWork) -> None:

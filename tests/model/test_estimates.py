@@ -43,10 +43,10 @@ def computed(engine: Engine, groups: Sequence[GroupWork]) -> Any:
 
 
 @pytest.fixture
-def engine(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Engine:
+def engine(checkpoint: Callable[[str], Path]) -> Engine:
     """An engine by whose clock every step takes seconds, and which caches no prefix."""
     loaded = engines.load(checkpoint("untied"), "float32", step_tokens=64, enable_scoring_cache=False)
-    monkeypatch.setattr(loaded, "_clock", count(0.0, 3.0).__next__)
+    loaded._clock = count(0.0, 3.0).__next__
     return loaded
 
 
@@ -115,24 +115,22 @@ def test_a_forecast_names_the_tokens_that_the_engine_then_shares(engine: Engine)
     assert {choice.algorithm for choice in found.items_of} == {name for chunk in scored for name in chunk.algorithms}
 
 
-def test_what_was_measured_beside_the_compiler_is_forgotten(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_beside_the_compiler_is_forgotten(engine: Engine) -> None:
     found: list[float | None] = []
 
     def compile(*_: object) -> None:
         computed(engine, works(3))
         found.append(engine.measured_estimate_ratio)
 
-    monkeypatch.setattr(engine, "_compile", compile)
+    engine._compile = compile  # type: ignore[assignment, method-assign]
     engine.warm_up_rest(lambda done, total, what: None)
     assert (found, engine.measured_estimate_ratio) == ([None], None)
     computed(engine, works(3))
     assert engine.measured_estimate_ratio == engine.estimate_ratio != 1.0
 
 
-def test_work_that_began_beside_the_compiler_and_ends_behind_it_is_not_measured(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_compile", lambda *_: None)
+def test_work_that_began_beside_the_compiler_and_ends_behind_it_is_not_measured(engine: Engine) -> None:
+    engine._compile = lambda *_: None  # type: ignore[method-assign]
     steps = iter([lambda: engine.warm_up_rest(lambda done, total, what: None)])
     list(engine.score(works(3), lambda: next(steps, lambda: None)()))
     assert next(steps, None) is None, "compiling has ended within the call"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from checkpoints.files import CheckpointError
+from demonstration.saving import config_fields
 from model.architecture.config import DecoderConfig
 from model.architecture.weights import tensor_shapes
 from model.inspection import Inspection
@@ -48,7 +49,7 @@ def test_a_checkpoint_is_described_without_its_weights(tmp_path: Path) -> None:
 def test_a_mixture_takes_memory_for_all_experts_and_computes_a_token_with_some(tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "mixture", "qwen3-reranker")
     fields = json.loads((directory / "config.json").read_text())
-    mixed = EVERY["qwen3 moe"].to_huggingface() | {"vocab_size": fields["vocab_size"]}
+    mixed = config_fields(EVERY["qwen3 moe"]) | {"vocab_size": fields["vocab_size"]}
     (directory / "config.json").write_text(json.dumps(mixed))
     found = Inspection.of(str(directory), None, None)
     kernels = 3 * 64 * 48 * 2  # of an expert in both layers

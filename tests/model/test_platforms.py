@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from demonstration.saving import save
 from model import platforms
 from model.architecture import weights
 from model.attention.tpu.attention import TPUAttention
@@ -113,7 +114,7 @@ def test_an_embedding_in_rows_gives_the_scores_of_one_in_columns(
     np.testing.assert_allclose(score(found, work)[0].logits, score(expected, work)[0].logits, rtol=0, atol=2e-5)
     found.check_model()
     decoder, _ = weights.load(checkpoint(name), EVERY[name], "float32", tied_as_rows=True)
-    weights.save(decoder, tmp_path)
+    save(decoder, tmp_path)
     assert load_file(tmp_path / "model.safetensors").keys() == load_file(checkpoint(name) / "model.safetensors").keys()
     for tensor, value in load_file(checkpoint(name) / "model.safetensors").items():
         np.testing.assert_array_equal(load_file(tmp_path / "model.safetensors")[tensor], value)

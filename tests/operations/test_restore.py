@@ -19,8 +19,8 @@ from alembic import command
 
 from jobs.outages import explain_outage
 from jobs.store.database import Database, StoreError
-from jobs.store.migration import migrate
-from jobs.store.revisions import alembic_config, schema_head
+from jobs.store.migration import alembic_config, migrate
+from jobs.store.revisions import schema_head
 from scoreline.data_directory import DataDirectory
 from settings.store import StoreSettings
 from tests.services import PostgresServer, find_binary

@@ -12,6 +12,7 @@ import pytest
 from transformers import pipeline
 
 from checkpoints.files import read_classes, read_config, read_model_card
+from demonstration.saving import config_fields
 from scoring.conversion import to_scores
 from scoring.tokenizing.tokenization import TextTokenizer
 from tests.model import engines, references
@@ -59,7 +60,7 @@ def test_the_classes_of_a_model_that_takes_pictures_are_huggingfaces(tmp_path: P
     vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     names = {0: "good", 1: "bad", 2: "neither"}
     config = Gemma3Config(
-        text_config=shape.to_huggingface() | {"pad_token_id": 0},
+        text_config=config_fields(shape) | {"pad_token_id": 0},
         vision_config=vision | {"image_size": 28, "patch_size": 14},
         image_token_index=95,
         mm_tokens_per_image=4,

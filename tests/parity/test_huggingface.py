@@ -11,7 +11,8 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
-from model.architecture import weights
+from demonstration.saving import config_fields, save
+from demonstration.whole_sequences import logits
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from tests.model import engines, references
@@ -94,9 +95,9 @@ def test_a_sharded_checkpoint_that_huggingface_saves_is_loaded(name: str, tmp_pa
 def test_huggingface_loads_a_checkpoint_that_a_decoder_saves(name: str, tmp_path: Path) -> None:
     config = EVERY[name]
     decoder = Decoder(config, rngs=nnx.Rngs(3))
-    weights.save(decoder, tmp_path)
+    save(decoder, tmp_path)
     row = sequences(config, 4, (40,))[0]
-    ours = nnx.log_softmax(decoder.logits(jnp.asarray(row[None]))[0, -1])
+    ours = nnx.log_softmax(logits(decoder, jnp.asarray(row[None]))[0, -1])
     theirs = huggingface.logprobs(tmp_path, [row], "float32")[0]
     np.testing.assert_allclose(ours, theirs, atol=FLOAT32_LOGPROBS)
 
@@ -106,7 +107,7 @@ def test_the_text_part_of_a_model_that_takes_pictures_is_huggingfaces(older_name
     import torch  # type: ignore[import-not-found,unused-ignore]
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
-    text = EVERY["gemma3"].to_huggingface()
+    text = config_fields(EVERY["gemma3"])
     vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = Gemma3Config(
         text_config=text | {"pad_token_id": 0},

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from demonstration.saving import config_fields
 from model.architecture.config import DecoderConfig
 from model.architecture.recurrence import Recurrence
 from model.engine import Engine
@@ -80,7 +81,7 @@ def test_the_text_part_of_a_model_that_takes_pictures_is_huggingfaces(tmp_path: 
     config = SMALL
     vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "out_hidden_size": config.width}
     whole = Qwen3_5ForConditionalGeneration(
-        Qwen3_5Config(text_config=config.to_huggingface(), vision_config=vision, tie_word_embeddings=True)
+        Qwen3_5Config(text_config=config_fields(config), vision_config=vision, tie_word_embeddings=True)
     )
     whole.train(False)
     weights_of_text = {name.removeprefix("model."): torch.tensor(each) for name, each in tensors(config, SEED).items()}

@@ -11,7 +11,7 @@ import pytest
 from scoreline.client import Client
 from scoreline.server_process import DEMONSTRATION_MODEL
 from tests.api.tiny_model import make_model_directory
-from tests.scoreline.running import REAL, ROOT, Up
+from tests.scoreline.running import REAL, ROOT, CommandUp, ForkedUp, Up
 
 
 @pytest.fixture(scope="session")
@@ -21,13 +21,13 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start_up(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Up]]:
+def start_up(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., CommandUp]]:
     """Return a function that starts ``scoreline up``. All that still run at the end of the test are killed."""
-    started: list[Up] = []
+    started: list[CommandUp] = []
 
-    def start(*arguments: str, cwd: Path = ROOT, stand_in: str = "", **variables: Any) -> Up:
+    def start(*arguments: str, cwd: Path = ROOT, stand_in: str = "", **variables: Any) -> CommandUp:
         folder = tmp_path / f"up-{len(started)}"
-        started.append(Up(model_directory, folder, *arguments, cwd=cwd, stand_in=stand_in, **variables))
+        started.append(CommandUp(model_directory, folder, *arguments, cwd=cwd, stand_in=stand_in, **variables))
         return started[-1]
 
     yield start
@@ -36,19 +36,18 @@ def start_up(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Up
 
 
 @pytest.fixture(scope="session")
-def shared_up(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+def shared_up(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedUp]:
     """A running service for tests that only use it."""
     folder = tmp_path_factory.mktemp("shared-up")
-    up = Up(model_directory, folder, SCORELINE_WEBHOOK_ALLOWED_NETWORKS="127.0.0.0/8")
-    up.wait_until_ready()
-    yield up
-    up.close()
+    service = ForkedUp(model_directory, folder, SCORELINE_WEBHOOK_ALLOWED_NETWORKS="127.0.0.0/8")
+    yield service
+    service.close()
 
 
 @pytest.fixture(scope="session")
 def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A running service with the demonstration model and the real worker. Tests that use it are slow."""
-    up = Up(
+    up = CommandUp(
         DEMONSTRATION_MODEL,
         tmp_path_factory.mktemp("demonstration-up"),
         command=REAL,

@@ -1,4 +1,4 @@
-"""Run ``scoreline up`` as in a user's terminal, with the stand-in worker or the real one."""
+"""Run ``scoreline up`` as in a user's terminal, with the stand-in worker or the real one, or its processes alone."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
-from tests.forked.running import COMMAND, run
-from tests.services import stat_of, wait_until
+import httpx2
+
+from scoreline.data_directory import DataDirectory
+from scoreline.server_process import DATABASE_VARIABLE, embedded_database
+from tests.forked.running import COMMAND, SERVER, TOKENIZER, run, start
+from tests.services import free_port, stat_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +45,88 @@ def scoreline(*arguments: str, given: str = "", **variables: str) -> subprocess.
     return run("scoreline", *arguments, imports=COMMAND, environment=os.environ | variables, given=given)
 
 
-class Up:
+class Up(Protocol):
+    """An embedded service that is up."""
+
+    data: Path
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def worker(self) -> int:
+        """The id of the worker's process."""
+
+    @contextmanager
+    def worker_frozen(self) -> Iterator[None]:
+        """Stop the worker's process for the block, so that jobs wait. If it is still there, it goes on afterwards."""
+        worker = self.worker
+        with closing(sqlite3.connect(self.data / "scoreline.db", timeout=30, isolation_level=None)) as database:
+            # Frozen with the lock of SQLite, it would keep it from all others.
+            database.execute("BEGIN IMMEDIATE")
+            os.kill(worker, signal.SIGSTOP)
+            wait_until(lambda: stat_of(worker)[0] == "T", "the worker is frozen")
+            database.execute("ROLLBACK")
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGCONT)
+
+
+class ForkedUp(Up):
+    """The processes that ``scoreline up`` starts, with the stand-in worker, forked from one that has imported them.
+
+    For tests that only use a service: they need not wait for the imports, which take most of the time of a start.
+    """
+
+    def __init__(self, model: Path, folder: Path, **variables: str) -> None:
+        self.data = folder / "data"
+        self._port = free_port()
+        environment = os.environ | {
+            DATABASE_VARIABLE: embedded_database(self.data),
+            "SCORELINE_BELL_SOCKET": str(self.data / "bell"),
+            "SCORELINE_PORT": str(self._port),
+            "SCORELINE_MODEL": str(model),
+            **variables,
+        }
+        directory = DataDirectory(self.data)
+        directory.lock()
+        directory.add_to(environment)
+        directory.release()
+        imports = (*SERVER, *TOKENIZER, "tests.scoreline.stand_in_worker")
+        prepared = run("-m", "operations.prepare", imports=imports, environment=environment)
+        assert prepared.returncode == 0, prepared.stderr
+        logs = {name: folder / f"{name}.log" for name in ("api", "workers.delivery", "tests.scoreline.stand_in_worker")}
+        self._processes = [
+            start("-m", name, imports=imports, log=log, environment=environment) for name, log in logs.items()
+        ]
+        wait_until(lambda: self._is_ready([*logs.values()]), "the service is ready", 60)
+
+    def _is_ready(self, logs: list[Path]) -> bool:
+        for process, log in zip(self._processes, logs, strict=True):
+            assert process.poll() is None, log.read_text()
+        with suppress(httpx2.TransportError):
+            said = all('"event": "ready"' in log.read_text() for log in logs[1:])
+            return said and httpx2.get(f"{self.url}/readyz", trust_env=False).is_success
+        return False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def worker(self) -> int:
+        return self._processes[-1].pid
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait(20)
+
+
+class CommandUp(Up):
     """A running ``scoreline up``, whose output goes to a file."""
 
     def __init__(
@@ -112,22 +198,6 @@ class Up:
     @property
     def worker(self) -> int:
         return self.children()["tests.scoreline.stand_in_worker"]
-
-    @contextmanager
-    def worker_frozen(self) -> Iterator[None]:
-        """Stop the worker's process for the block, so that jobs wait. If it is still there, it goes on afterwards."""
-        worker = self.worker
-        with closing(sqlite3.connect(self.data / "scoreline.db", timeout=30, isolation_level=None)) as database:
-            # Frozen with the lock of SQLite, it would keep it from all others.
-            database.execute("BEGIN IMMEDIATE")
-            os.kill(worker, signal.SIGSTOP)
-            wait_until(lambda: stat_of(worker)[0] == "T", "the worker is frozen")
-            database.execute("ROLLBACK")
-        try:
-            yield
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(worker, signal.SIGCONT)
 
     def end(self, with_signal: signal.Signals) -> int:
         """Send a signal and return the exit status."""

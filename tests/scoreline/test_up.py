@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,28 +23,51 @@ from api.text_process.body_reader import LONG_BYTES
 from scoreline.client import Client, ScorelineError
 from scoreline.server_process import DEMONSTRATION_MODEL
 from tests.api.delivering import verified
-from tests.scoreline.running import REAL, ROOT, Up, gone, scoreline
+from tests.scoreline.running import REAL, ROOT, CommandUp, gone, scoreline
 from tests.services import wait_until
 from tests.webhooks.receivers import Receiver, status
 
-StartUp = Callable[..., Up]
+StartUp = Callable[..., CommandUp]
+
+
+@pytest.fixture(scope="module")
+def started(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartUp]:
+    """Return a function that gives the service of all tests, and starts another once a test has stopped it."""
+    ups: list[CommandUp] = []
+
+    def running() -> CommandUp:
+        if not ups or ups[-1].process.poll() is not None:
+            folder = tmp_path_factory.mktemp("up")
+            ups.append(CommandUp(model_directory, folder, SCORELINE_WEBHOOK_ALLOWED_NETWORKS="127.0.0.0/8"))
+            ups[-1].wait_until_ready()
+        return ups[-1]
+
+    yield running
+    for up in ups:
+        up.close()
+
+
+@pytest.fixture
+def running_up(started: StartUp) -> CommandUp:
+    """A service that runs."""
+    return started()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_printed_curl_command_works_unchanged(shared_up: Up) -> None:
-    command = next(line for line in shared_up.output.splitlines() if line.strip().startswith("curl"))
+def test_the_printed_curl_command_works_unchanged(running_up: CommandUp) -> None:
+    command = next(line for line in running_up.output.splitlines() if line.strip().startswith("curl"))
     answer = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=True, text=True)
     assert len(json.loads(answer.stdout)["scores"]) == 2, answer.stdout
 
 
-def signal_all(up: Up, stop: signal.Signals, children: list[int]) -> None:
+def signal_all(up: CommandUp, stop: signal.Signals, children: list[int]) -> None:
     """Send a signal to the group of processes, as a terminal does."""
     # The children get theirs from their parent, once.
     assert all(os.getpgid(child) != up.process.pid for child in children)
     os.killpg(up.process.pid, stop)
 
 
-def assert_stops_cleanly(up: Up, children: list[int]) -> None:
+def assert_stops_cleanly(up: CommandUp, children: list[int]) -> None:
     """Wait for the end, and look at what is left."""
     started = time.monotonic()
     assert up.process.wait(40) == 0, up.output
@@ -55,31 +78,7 @@ def assert_stops_cleanly(up: Up, children: list[int]) -> None:
     assert "Traceback" not in up.output
 
 
-def test_a_killed_worker_is_restarted_and_a_signal_stops_everything_once_an_open_call_has_its_scores(
-    start_up: StartUp,
-) -> None:
-    up = start_up()
-    up.wait_until_ready()
-    assert len(up.children()) == 3
-    first = up.worker
-    os.kill(first, signal.SIGKILL)
-    up.wait_until_said("it is started again")
-    with Client(up.url) as client, ThreadPoolExecutor(1) as pool:
-        assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 30).status == "succeeded"
-        assert up.worker != first
-        children = list(up.children().values())
-        with up.worker_frozen():
-            call = pool.submit(client.score, "a", ["b"], label_token_ids=[1])
-            wait_until(lambda: "scoreline_awaited_jobs 1.0" in metrics_of(up), "the call waits")
-            signal_all(up, signal.SIGINT, children)
-            wait_until(lambda: httpx2.get(f"{up.url}/livez").status_code == 503, "the API stops")
-            refused = httpx2.get(f"{up.url}/v1/models")
-            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_stopping")
-        assert call.result(30).scores
-    assert_stops_cleanly(up, children)
-
-
-def metrics_of(up: Up) -> str:
+def metrics_of(up: CommandUp) -> str:
     return httpx2.get(f"{up.url}/metrics").text
 
 
@@ -157,14 +156,14 @@ def test_what_is_no_number_of_processes_is_refused(start_up: StartUp, given: str
     assert "neither a number from 1 on nor" in up.output
 
 
-def test_webhooks_are_delivered_and_signed_with_the_secret_that_the_command_shows(shared_up: Up) -> None:
-    with Receiver(status(200)) as receiver, Client(shared_up.url) as client:
+def test_webhooks_are_delivered_and_signed_with_the_secret_that_the_command_shows(running_up: CommandUp) -> None:
+    with Receiver(status(200)) as receiver, Client(running_up.url) as client:
         job = client.submit("a", ["b"], label_token_ids=[1], webhook={"url": receiver.url()})
         wait_until(lambda: [one.state for one in client.deliveries(job.id)] == ["delivered"], "the delivery")
         (delivery,) = client.deliveries(job.id)
         client.redeliver(job.id, delivery.id)
         wait_until(lambda: len(receiver.requests) == 2, "the same again")
-    database = f"sqlite:///{shared_up.data / 'scoreline.db'}"
+    database = f"sqlite:///{running_up.data / 'scoreline.db'}"
     shown = scoreline("webhooks", "secret", "show", SCORELINE_DATABASE_URL=database)
     for request in receiver.requests:
         assert verified(shown.stdout.strip(), request)["data"]["id"] == job.id
@@ -231,15 +230,38 @@ def test_a_port_in_use_is_one_clear_line(start_up: StartUp) -> None:
 
 
 def test_a_data_directory_in_use_is_one_clear_line_and_its_owner_keeps_running(
-    shared_up: Up, start_up: StartUp
+    running_up: CommandUp, start_up: StartUp
 ) -> None:
-    second = start_up("--data", str(shared_up.data))
+    second = start_up("--data", str(running_up.data))
     assert second.process.wait(20) == 1
     line = second.output.splitlines()[-1]
     assert line.startswith("scoreline: the data directory")
-    assert f"process {shared_up.process.pid}" in line
-    with Client(shared_up.url) as client:
+    assert f"process {running_up.process.pid}" in line
+    with Client(running_up.url) as client:
         assert client.models()[0].live_workers == 1
+
+
+def test_a_killed_worker_is_restarted_and_a_signal_stops_everything_once_an_open_call_has_its_scores(
+    running_up: CommandUp,
+) -> None:
+    up = running_up
+    assert len(up.children()) == 3
+    first = up.worker
+    os.kill(first, signal.SIGKILL)
+    up.wait_until_said("it is started again")
+    with Client(up.url) as client, ThreadPoolExecutor(1) as pool:
+        assert client.wait(client.submit("a", ["b"], label_token_ids=[1]).id, 30).status == "succeeded"
+        assert up.worker != first
+        children = list(up.children().values())
+        with up.worker_frozen():
+            call = pool.submit(client.score, "a", ["b"], label_token_ids=[1])
+            wait_until(lambda: "scoreline_awaited_jobs 1.0" in metrics_of(up), "the call waits")
+            signal_all(up, signal.SIGINT, children)
+            wait_until(lambda: httpx2.get(f"{up.url}/livez").status_code == 503, "the API stops")
+            refused = httpx2.get(f"{up.url}/v1/models")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_stopping")
+        assert call.result(30).scores
+    assert_stops_cleanly(up, children)
 
 
 @pytest.mark.parametrize("data", ["/proc/nowhere", "/dev/null/x"])
@@ -257,7 +279,7 @@ def test_a_file_of_models_beside_a_model_and_one_that_is_wrong_are_one_clear_lin
     both = start_up("--models", str(file))
     assert both.process.wait(30) == 2
     assert both.output.splitlines()[-1].endswith("are both given: the file has all models that are served")
-    wrong = Up(None, tmp_path / "wrong", "--models", str(file))
+    wrong = CommandUp(None, tmp_path / "wrong", "--models", str(file))
     assert wrong.process.wait(30) == 2
     assert wrong.output.splitlines()[-1] == f"scoreline: {file} can't be read: No such file or directory"
 
@@ -266,7 +288,7 @@ def test_a_file_of_models_beside_a_model_and_one_that_is_wrong_are_one_clear_lin
 def test_a_file_of_models_is_served_by_one_worker(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text("".join(f"[models.{name}]\nmodel = '{DEMONSTRATION_MODEL}'\n" for name in ("triage", "rerank")))
-    up = Up(None, tmp_path, "--models", str(file), command=REAL)
+    up = CommandUp(None, tmp_path, "--models", str(file), command=REAL)
     try:
         up.wait_until_ready(180.0)
         assert "serving triage, rerank." in up.output

@@ -21,6 +21,7 @@ from scoring.options import Priority, ScoreOptions, Scoring
 from scoring.work import chunk_of
 from settings.store import StoreSettings
 from telemetry.tracing import Tracer
+from tests.databases import store_url  # noqa: F401 (a fixture)
 from tests.services import wait_until
 from tests.workers.engines import MadeUpEngine
 from workers.engine_loop.claimer import LoopTiming
@@ -167,8 +168,8 @@ class Worker:
 
 
 @pytest.fixture
-def store(store_url: str) -> Iterator[Store]:
-    """A store, once on each database."""
+def store(store_url: str) -> Iterator[Store]:  # noqa: F811 (the fixture)
+    """A store, with the shorthands."""
     store = Store(store_url)
     yield store
     store.database.close()

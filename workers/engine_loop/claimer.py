@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checkpoints.card import ModelCard
 from jobs.queue.claims.claim import claim
@@ -120,18 +120,12 @@ class Claimer:
         budget, claimed_at = min(most_tokens, self.short_budget), time.monotonic()
         with suppress(StorageUnavailable):
             if others_wait(self._database, self._card, self._worker_id, without, budget):
-                batch = claim(
-                    self._database,
-                    self._worker_id,
-                    self._card,
-                    budget,
-                    without=without,
-                    provenance_id=self._provenance_id,
-                )
-                return self._held(batch, claimed_at)
+                return self._take(budget, claimed_at, without=without)
         return None
 
-    def _held(self, batch: Claim | None, claimed_at: float) -> Claimed | None:
+    def _take(self, budget: int, claimed_at: float, **which: Any) -> Claimed | None:
+        """Claim for this worker, and hold the lease. which: keywords of :func:`jobs.queue.claims.claim.claim`."""
+        batch = claim(self._database, self._worker_id, self._card, budget, provenance_id=self._provenance_id, **which)
         if batch is None:
             return None
         return Claimed(batch, claimed_at, self._leases.begin(batch.batch_id, claimed_at))
@@ -162,15 +156,11 @@ class Claimer:
                 or woken
                 or has_waiting(self._database, self._card, self._worker_id, interactive_only=interactive_only)
             ):
-                batch = claim(
-                    self._database,
-                    self._worker_id,
-                    self._card,
+                return self._take(
                     budget,
+                    claimed_at,
                     interactive_only=interactive_only,
                     after_interactive=after_interactive,
                     work_left=work_left,
-                    provenance_id=self._provenance_id,
                 )
-                return self._held(batch, claimed_at)
         return None

@@ -254,14 +254,25 @@ class ScoringLoop:
     def _process(
         self, claimed: Claim, lease: LeaseRenewal, phases: BatchPhases, between_steps: Callable[[], None]
     ) -> tuple[BatchOutcome, str]:
-        """Score a batch and commit its scores. Return the outcome of both, and why it failed, if it did."""
+        """Score a batch and commit its scores. Return the outcome of both, and why it failed, if it did.
+
+        Raises EngineBrokenError, and whatever ended the work between two steps.
+        """
         committer = ScoreCommitter(self._database, self._bell, claimed, lease, self.stopping, self._provenances, phases)
         with self._watchdog.armed(), committer:
             try:
-                scoring = self._score(claimed, lease, committer, phases, between_steps)
+                self._score(claimed, lease, committer, phases, between_steps)
+                scoring = BatchOutcome.FINISHED
+            except _InterruptedError:
+                scoring = BatchOutcome.GIVEN_BACK
+            except _PreemptionError as error:
+                raise error.reason from error.reason.__cause__
             except AdapterError as error:
                 log.warning("an adapter can't be served", batch_id=claimed.batch_id, reason=str(error))
                 return BatchOutcome.FAILED, str(error)
+            except Exception:
+                log.exception("the engine failed", batch_id=claimed.batch_id, chunks=claimed.chunk_ids)
+                scoring = BatchOutcome.FAILED
         if scoring is BatchOutcome.FAILED and not self._engine_works():
             raise EngineBrokenError("the engine fails at anything")
         if scoring is BatchOutcome.FAILED or committer.failed:
@@ -277,33 +288,11 @@ class ScoringLoop:
         committer: ScoreCommitter,
         phases: BatchPhases,
         between_steps: Callable[[], None],
-    ) -> BatchOutcome:
-        """Score a batch and hand its chunks to the committer. Return the outcome of the scoring alone.
-
-        Raises AdapterError, and whatever ended the work between two steps.
-        """
-        try:
-            self._score_chunks(claimed, lease, committer, phases, between_steps)
-        except _InterruptedError:
-            return BatchOutcome.GIVEN_BACK
-        except _PreemptionError as error:
-            raise error.reason from error.reason.__cause__
-        except AdapterError:
-            raise
-        except Exception:
-            log.exception("the engine failed", batch_id=claimed.batch_id, chunks=claimed.chunk_ids)
-            return BatchOutcome.FAILED
-        return BatchOutcome.FINISHED
-
-    def _score_chunks(
-        self,
-        claimed: Claim,
-        lease: LeaseRenewal,
-        committer: ScoreCommitter,
-        phases: BatchPhases,
-        between_steps: Callable[[], None],
     ) -> None:
-        """Score a batch. Raises _InterruptedError, _PreemptionError, or any error of the engine."""
+        """Score a batch, and hand its chunks to the committer.
+
+        Raises _InterruptedError, _PreemptionError, or any error of the engine.
+        """
         seconds_between = 0.0
         is_settled = not claimed.durable  # Calls are left to nobody, and wait for no statement more.
 

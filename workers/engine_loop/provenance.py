@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,6 +14,7 @@ from jobs.store.database import Database
 from jobs.store.provenance import Provenance
 from scoring.layout import AdapterUsed, ChunkWork, GroupWork, ScoredChunk
 from scoring.sources import columns_of, contents
+from settings.api import usable_cores
 
 _PROCESSOR = Path("/proc/cpuinfo")
 
@@ -72,5 +72,4 @@ def processor_name() -> str:
     if _PROCESSOR.exists():
         fields = (line.partition(":") for line in _PROCESSOR.read_text(encoding="utf-8").splitlines())
         name = next((value.strip() for field, _, value in fields if field.strip() == "model name"), name)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return f"{name}, {cores} cores"
+    return f"{name}, {usable_cores()} cores"

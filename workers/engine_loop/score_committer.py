@@ -48,9 +48,6 @@ class ScoreCommitter:
         self._bell = bell
         self._batch_id = claimed.batch_id
         self._durable = claimed.durable
-        self._shapes = {
-            chunk.id: (len(chunk.rows), chunk.columns) for group in claimed.groups for chunk in group.chunks
-        }
         self._work = {chunk.id: (group, chunk) for group in claimed.groups for chunk in group.chunks}
         self._claimed = claimed
         self._lease = lease
@@ -86,12 +83,12 @@ class ScoreCommitter:
 
         Raises ValueError if the engine has scored too many or too few items or labels.
         """
-        if scored.scores.logits.shape != self._shapes[scored.id]:
-            items, labels = self._shapes[scored.id]
-            found = scored.scores.logits.shape
+        _, chunk = self._work[scored.id]
+        items, labels, found = len(chunk.rows), chunk.columns, scored.scores.logits.shape
+        if found != (items, labels):
             raise ValueError(f"chunk {scored.id} has {items} items with {labels} labels, scored were {found}")
         self._phases.scored(scored.id)
-        if not self._work[scored.id][1].keep_targets and scored.token_logprobs is not None:
+        if not chunk.keep_targets and scored.token_logprobs is not None:
             scored = replace(scored, token_logprobs=None, greedy=None, top=None)
         with self._changed:
             self._scored.append(scored)
@@ -109,7 +106,8 @@ class ScoreCommitter:
     def _run(self) -> None:
         try:
             while scored := self._take():
-                self._commit(scored)
+                with self._phases.committing(len(scored)):
+                    self._commit(scored)
         except Exception:
             self.failed = True
             log.exception("could not store scores", batch_id=self._batch_id)
@@ -121,11 +119,7 @@ class ScoreCommitter:
             taken, self._scored = self._scored, []
         return taken
 
-    def _commit(self, scored: list[ScoredChunk]) -> None:
-        with self._phases.committing(len(scored)):
-            self._try_to_commit(scored)
-
-    def _try_to_commit(self, computed: list[ScoredChunk]) -> None:
+    def _commit(self, computed: list[ScoredChunk]) -> None:
         waits = False
         scored = [self._claimed.whole(chunk) for chunk in computed]
         while not self._lease.over:

@@ -29,7 +29,6 @@ class Column:
         return self.values.shape[1] if self.values.ndim > 1 else 1
 
     def first(self, items: int) -> Column:
-        """Return the column of the first items."""
         shown, ends = self.shown, self.ends
         return Column(
             self.values[: items if ends is None else ends[items]],

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import log_expit
 
 from api.answers.items.column import Column
-from api.answers.items.judged import judged_columns
+from api.answers.items.judged import adjusted_shares, judged_columns
 from checkpoints.classification import Activation
 from jobs.store.records import JobRecord, ScorePage, Submission
 from scoring.conversion import check_possible, label_mass, to_scores, warnings_of_scores
@@ -58,7 +59,6 @@ class Computed:
 
 
 def computed_of(page: ScorePage) -> Computed:
-    """Return what was computed of the items of a page."""
     of_job = page.job.item_labels
     item_labels = None if of_job is None else of_job.of(page.indices)
     return Computed(page.job, page.scores, item_labels, page.continuations, page.targets)
@@ -67,7 +67,7 @@ def computed_of(page: ScorePage) -> Computed:
 def columns_of(computed: Computed) -> dict[str, Column]:
     """Return the values to show, by the names of their fields. Raises RequestError JOB_FAILED for impossible ones.
 
-    What an artefact makes of a job with a baseline is left out: see :mod:`api.answers.items.baseline`.
+    What an artefact makes of a job with a baseline is left out: see :func:`whole_columns`.
     """
     if computed.job.options.scoring is Scoring.LIKELIHOOD:
         return _of_likelihoods(computed)
@@ -88,6 +88,22 @@ def columns_of(computed: Computed) -> dict[str, Column]:
     if options.relevance is not None:
         columns["relevance"] = Column(Relevance.read(options.relevance, scores.logits.shape[1]).of(scores))
     return columns if options.baseline else columns | judged_columns(options, shown)
+
+
+def whole_columns(computed: Computed) -> tuple[dict[str, Column], dict[str, Any]]:
+    """Return the values of the items to show, and what a baseline got, by the names of their fields.
+
+    computed: of all items of a job, of which the last ones are its baseline, if it has any. Raises RequestError.
+    """
+    options, columns = computed.job.options, columns_of(computed)
+    if not options.baseline:
+        return columns, {}
+    items = len(computed.scores) - options.baseline
+    shown = {"scores": columns["scores"]} | ({"label_mass": columns["label_mass"]} if "label_mass" in columns else {})
+    baseline = {name: column.part(slice(items, None)) for name, column in shown.items()}
+    kept = {name: column.first(items) for name, column in columns.items()}
+    kept["adjusted"] = Column(adjusted_shares(options, computed.scores, options.temperature))
+    return kept | judged_columns(options, computed.scores), {"baseline": baseline}
 
 
 def _of_likelihoods(computed: Computed) -> dict[str, Column]:

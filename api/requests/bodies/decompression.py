@@ -10,7 +10,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 if sys.version_info >= (3, 14):
     from compression.zstd import DecompressionParameter, ZstdDecompressor, ZstdError
@@ -35,24 +34,9 @@ _WINDOW_LOG = 23
 """A frame of zstd may refer back 8 MiB at most (RFC 9659), which is the memory that its decompressor takes."""
 
 
-class _Member(Protocol):
+class _GzipMember:
     """What unpacks one member, as Python's module for zstd has it."""
 
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether it needs further bytes before it gives any."""
-        ...
-
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
-class _GzipMember:
     def __init__(self) -> None:
         self._object = zlib.decompressobj(_GZIP_ONLY)
 
@@ -66,6 +50,7 @@ class _GzipMember:
 
     @property
     def needs_input(self) -> bool:
+        """Whether it needs further bytes before it gives any."""
         return not self._object.unconsumed_tail
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
@@ -73,7 +58,11 @@ class _GzipMember:
 
 
 _new_frame = partial(ZstdDecompressor, options={DecompressionParameter.window_log_max: _WINDOW_LOG})
-_MEMBERS: dict[str, Callable[[], _Member]] = {"gzip": _GzipMember, "x-gzip": _GzipMember, "zstd": _new_frame}
+_MEMBERS: dict[str, Callable[[], _GzipMember | ZstdDecompressor]] = {
+    "gzip": _GzipMember,
+    "x-gzip": _GzipMember,
+    "zstd": _new_frame,
+}
 
 
 class Decompressor:

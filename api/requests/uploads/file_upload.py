@@ -34,13 +34,9 @@ from jobs.files.tables import Purpose, files
 from jobs.queue.idempotency import check_earlier
 from jobs.store.database import Database, StorageUnavailable
 from scoring.error_codes import ErrorCode, RequestError, invalid
-from settings.limits import LimitSettings
 
 STAGE_BYTES = 2**20
 """The bytes that one transaction stores."""
-
-HEARTBEATS = 4
-"""The number of heartbeats in the time after which a file counts as abandoned."""
 
 MAX_BOUNDARY = 200
 
@@ -53,11 +49,12 @@ async def receive_file(request: Request, service: Service, tenant: str, key: str
     Raises RequestError, StorageUnavailable and ClientDisconnect, possibly in the middle of the body.
     """
     limits = service.reading.limits
-    _check_length(request, limits)
+    if declared_length(request) > limits.max_file_bytes + FORM_BYTES:
+        raise too_large(limits)
     boundary = _boundary(request.headers.get("content-type", ""))
     body = UploadBody(request, limits, service.store.database.settings.upload_timeout_seconds)
     check_caller = partial(check_again, request, service.callers)
-    return await _Receiver(service, check_caller, tenant, key, boundary).receive(body)
+    return await _Receiver(service, body, check_caller, tenant, key, boundary).receive()
 
 
 class _Receiver:
@@ -66,12 +63,14 @@ class _Receiver:
     def __init__(
         self,
         service: Service,
+        body: UploadBody,
         check_caller: Callable[[], Awaitable[None]],
         tenant: str,
         key: str | None,
         boundary: bytes,
     ) -> None:
         self._store = service.store
+        self._body = body
         self._check_caller = check_caller
         self._most_files = service.reading.limits.max_files_per_tenant
         self._quota = service.acceptance.storage_quota
@@ -82,13 +81,12 @@ class _Receiver:
         self._earlier: EarlierFile | None = None
         self._content = bytearray()  # not staged yet
         self._lines = 0
-        self._heartbeat_seconds = service.store.database.settings.upload_timeout_seconds / HEARTBEATS
         self._staged_at = time.monotonic()
 
-    async def receive(self, body: UploadBody) -> tuple[FileRecord, bool]:
+    async def receive(self) -> tuple[FileRecord, bool]:
         threads = self._store.threads
         try:
-            async for data in body.pieces(self._heartbeat_seconds, self._stage):
+            async for data in self._body.pieces(self._stage):
                 content, lines = await threads.text_of(self._tenant, self._form.feed, data)
                 _purpose(self._form.fields, is_complete=False)
                 await self._take(content, lines)
@@ -129,7 +127,7 @@ class _Receiver:
             return
         self._content += content
         self._lines += lines
-        due = time.monotonic() - self._staged_at >= self._heartbeat_seconds
+        due = time.monotonic() - self._staged_at >= self._body.heartbeat_seconds
         if due or len(self._content) >= STAGE_BYTES:
             await self._stage()
 
@@ -164,11 +162,6 @@ def _remove(db: Database, file_id: str) -> None:
     give_up_file(db, [file_id])
     while remove_files(db, files.c.id == file_id):
         pass
-
-
-def _check_length(request: Request, limits: LimitSettings) -> None:
-    if declared_length(request) > limits.max_file_bytes + FORM_BYTES:
-        raise too_large(limits)
 
 
 def _boundary(content_type: str) -> bytes:

@@ -38,9 +38,6 @@ STAGE_CHUNKS = 64
 STAGE_TOKENS = 2**20
 """The chunks, and the tokens of their rows, that one transaction stages: about four megabytes."""
 
-HEARTBEATS = 4
-"""The number of heartbeats in the time after which an upload counts as abandoned."""
-
 log = structlog.stdlib.get_logger("api.upload")
 
 
@@ -52,32 +49,37 @@ async def receive_upload(request: Request, service: Service, sender: Sender) -> 
     check_declared_length(request, service.reading.limits, "max_upload_bytes")
     reader = UploadReader(service.reading, sender, encoding=content_encoding(request))
     body = UploadBody(request, service.reading.limits, service.store.database.settings.upload_timeout_seconds)
-    return await _Receiver(service, sender, reader, partial(check_again, request, service.callers)).receive(body)
+    return await _Receiver(service, sender, reader, body, partial(check_again, request, service.callers)).receive()
 
 
 class _Receiver:
     """Receives one upload and stores it."""
 
     def __init__(
-        self, service: Service, sender: Sender, reader: UploadReader, check_caller: Callable[[], Awaitable[None]]
+        self,
+        service: Service,
+        sender: Sender,
+        reader: UploadReader,
+        body: UploadBody,
+        check_caller: Callable[[], Awaitable[None]],
     ) -> None:
         self._service = service
         self._check_caller = check_caller
         self._tenant = sender.principal.tenant
         self._key = sender.idempotency_key
         self._reader = reader
+        self._body = body
         self._upload: Upload | None = None
         self._earlier: EarlierUpload | None = None
         self._admission: Admission | None = None  # of the model, once the first chunks are stored
         self._chunks: list[Chunk] = []
         self._tokens = 0
         self._staged_bytes = 0
-        self._heartbeat_seconds = service.store.database.settings.upload_timeout_seconds / HEARTBEATS
         self._staged_at = time.monotonic()
 
-    async def receive(self, body: UploadBody) -> tuple[Accepted, JobRecord]:
+    async def receive(self) -> tuple[Accepted, JobRecord]:
         try:
-            async for data in body.pieces(self._heartbeat_seconds, self._stage):
+            async for data in self._body.pieces(self._stage):
                 await self._read(self._reader.feed(data))
             await self._read(self._reader.finish())
             accepted = await self._accept()
@@ -106,7 +108,7 @@ class _Receiver:
             return
         self._chunks += chunks
         self._tokens += sum(chunk.tokens for chunk in chunks)
-        due = time.monotonic() - self._staged_at >= self._heartbeat_seconds
+        due = time.monotonic() - self._staged_at >= self._body.heartbeat_seconds
         if due or len(self._chunks) >= STAGE_CHUNKS or self._tokens >= STAGE_TOKENS:
             await self._stage()
 

@@ -17,6 +17,9 @@ from starlette.requests import ClientDisconnect, Request
 from scoring.error_codes import ErrorCode, RequestError
 from settings.limits import LimitSettings
 
+HEARTBEATS = 4
+"""The number of heartbeats in the time after which an upload counts as abandoned."""
+
 GATHERED_BYTES = 2**16
 GATHER_SECONDS = 0.02
 """Small pieces are gathered up to this size or for this time: handling a piece costs two changes of the thread."""
@@ -29,11 +32,12 @@ class UploadBody:
         self._request = request
         self._limits = limits
         self._silent_seconds = silent_seconds
+        self.heartbeat_seconds = silent_seconds / HEARTBEATS
         self._ended = False  # whether all bytes were received
         self._received_bytes = 0
         self._waited_seconds = 0.0  # for all bytes so far
 
-    async def pieces(self, heartbeat_seconds: float, heartbeat: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
+    async def pieces(self, heartbeat: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
         """Yield the bytes as they arrive, and call ``heartbeat`` regularly while none arrive.
 
         Raises ClientDisconnect; RequestError REQUEST_TIMEOUT when nothing has arrived for the time after which an
@@ -41,7 +45,7 @@ class UploadBody:
         """
         while not self._ended:
             asked_at = time.monotonic()
-            piece: bytes | None = await self._first_piece(heartbeat_seconds, heartbeat)
+            piece: bytes | None = await self._first_piece(heartbeat)
             until = time.monotonic() + GATHER_SECONDS
             gathered = bytearray()
             while piece is not None:
@@ -54,13 +58,13 @@ class UploadBody:
             if gathered:
                 yield bytes(gathered)
 
-    async def _first_piece(self, heartbeat_seconds: float, heartbeat: Callable[[], Awaitable[None]]) -> bytes:
+    async def _first_piece(self, heartbeat: Callable[[], Awaitable[None]]) -> bytes:
         """Return the next piece, however long it takes within the limits."""
         allowed = self._limits.upload_seconds + self._received_bytes / self._limits.upload_bytes_per_second
         now = time.monotonic()
         silent_at = now + self._silent_seconds
         too_slow_at = now + allowed - self._waited_seconds
-        beat_at = now + heartbeat_seconds
+        beat_at = now + self.heartbeat_seconds
         while (piece := await self._piece(min(silent_at, too_slow_at, beat_at))) is None:
             now = time.monotonic()
             if now >= silent_at:
@@ -71,7 +75,7 @@ class UploadBody:
                 raise RequestError(ErrorCode.REQUEST_TIMEOUT, message, limit="upload_seconds")
             if now >= beat_at:
                 await heartbeat()
-                beat_at = time.monotonic() + heartbeat_seconds
+                beat_at = time.monotonic() + self.heartbeat_seconds
         return piece
 
     async def _piece(self, until: float) -> bytes | None:

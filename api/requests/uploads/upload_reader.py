@@ -12,15 +12,13 @@ from collections.abc import Iterator
 from api.reading import ReadingContext
 from api.requests.bodies.json_body import check_containers, parse_json
 from api.requests.sender import Sender
-from api.requests.submission import parse_object, read_upload
+from api.requests.submission import JOBS, parse_object, read_upload
 from api.requests.uploads.lines import LineReader
 from jobs.store.records import Submission
 from scoring.chunk import Chunk
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.prepare import Preparation
 from scoring.request import check_items
-
-ROUTE = "POST /v1/jobs"
 
 BATCH_ITEMS = 1_024
 BATCH_BYTES = 2**20
@@ -47,7 +45,7 @@ class UploadReader:
         self._bytes = 0  # of the current batch of items, including the overhead
         self._overhead = 0  # bytes that each item adds to its line
         self._lines = LineReader(
-            ROUTE,
+            JOBS,
             reading.limits,
             encoding=encoding,
             max_lines=LINES_PER_ITEM * reading.scoring.max_items_per_upload + FURTHER_LINES,

@@ -30,11 +30,7 @@ router = APIRouter(tags=["models"])
 _NOTHING = TenantWork(chunks=0, tokens=0.0, oldest_seconds=0.0)
 
 
-@router.get(
-    "/v1/overview",
-    response_model=Overview,
-    responses=secured(ErrorCode.MODEL_NOT_FOUND, ErrorCode.STORAGE_UNAVAILABLE),
-)
+@router.get("/v1/overview", response_model=Overview, responses=secured(ErrorCode.MODEL_NOT_FOUND))
 async def overview(service: ServiceOf, principal: WithReadScope) -> Response:
     """The default model with its live workers, and how much of the caller's own work waits, for whichever model.
 

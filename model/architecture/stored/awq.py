@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
-from model.architecture.stored.encoding import PLAIN_DTYPES, Array, Part, Shape, StoredWeight, is_plain
+from model.architecture.stored.encoding import PLAIN_DTYPES, Array, Encoding, Part, Shape, StoredWeight
 from model.architecture.stored.gptq import bits_of, group_of
 from model.architecture.stored.numbers import groups_of, scaled, unpacked
 from model.architecture.stored.tensors import Tensors
@@ -17,7 +17,7 @@ _IN_A_WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Awq:
+class Awq(Encoding):
     """Numbers in words of 32 bits along the outputs, minus a zero point, times a scale."""
 
     group: int | None  # inputs of a group; None: all of them
@@ -37,9 +37,6 @@ class Awq:
         return cls(group_of(fields))
 
     def weight(self, name: str, shape: Shape, tensors: Tensors) -> StoredWeight | None:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
-        if is_plain(name, tensors):
-            return None
         module = name.removesuffix("weight")
         words, zeros, scales = (module + part for part in ("qweight", "qzeros", "scales"))
         outputs, inputs = shape
@@ -58,10 +55,6 @@ class Awq:
             return scaled(numbers, of_groups[group], subtracted[group]).T
 
         return StoredWeight(parts, decode)
-
-    def unused(self, name: str, tensors: Tensors) -> bool:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
-        return False
 
 
 def _in_order(words: Array, outputs: slice) -> Array:

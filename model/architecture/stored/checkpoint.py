@@ -11,7 +11,7 @@ from types import EllipsisType
 import numpy as np
 from safetensors import SafetensorError
 
-from model.architecture.stored.encoding import ROWS_TOGETHER, Array, Encoding, Part, Shape, StoredWeight, plain
+from model.architecture.stored.encoding import ROWS_TOGETHER, Array, Encoding, Part, Shape, StoredWeight, stored
 from model.architecture.stored.fused import Fused, RowNumbers, rows_in_all, weight_of_rows
 from model.architecture.stored.tensors import Tensors, WeightsError, stored_bytes
 
@@ -42,7 +42,9 @@ class StoredCheckpoint:
         self._shapes = shapes
         self._digest = hashlib.sha256()
         of_several = {part: weight for name, parts in fused.items() for part, weight in self._parts_of(name, parts)}
-        self._weights = {name: of_several.get(name) or self._stored(name, shape) for name, shape in shapes.items()}
+        self._weights = {
+            name: of_several.get(name) or stored(name, shape, tensors, encoding) for name, shape in shapes.items()
+        }
         self._parts = {part.name: part for weight in self._weights.values() for part in weight.parts}
 
     @property
@@ -84,14 +86,9 @@ class StoredCheckpoint:
     def _parts_of(self, name: str, parts: Mapping[str, RowNumbers]) -> Iterator[tuple[str, StoredWeight]]:
         """Yield how the weights are stored that a quantised one holds, by their names."""
         shape = rows_in_all(parts), *self._shapes[next(iter(parts))][1:]
-        whole = self._stored(name, shape)
+        whole = stored(name, shape, self._tensors, self._encoding)
         for part, numbers in parts.items():
             yield part, weight_of_rows(whole, shape[0], numbers)
-
-    def _stored(self, name: str, shape: Shape) -> StoredWeight:
-        may_be_quantised = self._encoding is not None and len(shape) == 2
-        quantised = self._encoding.weight(name, shape, self._tensors) if may_be_quantised and self._encoding else None
-        return quantised or plain(name, shape)
 
     def _uses(self, name: str) -> bool:
         return name in self._parts or (self._encoding is not None and self._encoding.unused(name, self._tensors))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
-from model.architecture.stored.encoding import PLAIN_DTYPES, Array, Part, Shape, StoredWeight, is_plain
+from model.architecture.stored.encoding import PLAIN_DTYPES, Array, Encoding, Part, Shape, StoredWeight
 from model.architecture.stored.fp8 import ACTIVATION_SCALES, block_of
 from model.architecture.stored.numbers import (
     Block,
@@ -76,7 +76,7 @@ class Scheme:
 
 
 @dataclass(frozen=True, slots=True)
-class CompressedTensors:
+class CompressedTensors(Encoding):
     """Weights in eight bits, or packed in words of 32 bits."""
 
     schemes: tuple[Scheme, ...]
@@ -97,9 +97,6 @@ class CompressedTensors:
         return cls(tuple(scheme for scheme in found if scheme is not None), names(fields, "ignore"))
 
     def weight(self, name: str, shape: Shape, tensors: Tensors) -> StoredWeight | None:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
-        if is_plain(name, tensors):
-            return None
         scheme = self._scheme(name.removesuffix(".weight"))
         if scheme is None:
             return None  # and a tensor of another dtype is refused
@@ -111,7 +108,6 @@ class CompressedTensors:
         return scaled_weight(name, dtype, shape, f"{name}_scale", shapes, scheme.block or (1, 1), zeros)
 
     def unused(self, name: str, tensors: Tensors) -> bool:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
         return name.endswith(ACTIVATION_SCALES)
 
     def _scheme(self, module: str) -> Scheme | None:

@@ -45,19 +45,23 @@ class Encoding(Protocol):
     """A format of weights, as a ``quantization_config`` describes it."""
 
     def weight(self, name: str, shape: Shape, tensors: Tensors) -> StoredWeight | None:
-        """Return how a weight [out, in] is stored, or None for one that is stored plain.
+        """Return how a weight [out, in] is stored, or None for one that should be stored plain.
 
-        name: HuggingFace's, which ends in ``.weight``. Raises
+        name: HuggingFace's, which ends in ``.weight``. No plain tensor has it. Raises
         :class:`model.architecture.stored.tensors.WeightsError`.
         """
 
     def unused(self, name: str, tensors: Tensors) -> bool:
         """Return whether a tensor that is no part of any weight changes nothing, such as a scale of activations."""
+        return False
 
 
-def plain(name: str, shape: Shape) -> StoredWeight:
-    """Return how a weight is stored that is stored as it is."""
-    return StoredWeight((Part(name, (shape,), PLAIN_DTYPES, by_rows=True),), lambda parts, _: parts[name])
+def stored(name: str, shape: Shape, tensors: Tensors, encoding: Encoding | None) -> StoredWeight:
+    """Return how a weight is stored: as it is, unless the format of the checkpoint has it in other numbers."""
+    quantised = None
+    if encoding is not None and len(shape) == 2 and not is_plain(name, tensors):
+        quantised = encoding.weight(name, shape, tensors)
+    return quantised or StoredWeight((Part(name, (shape,), PLAIN_DTYPES, by_rows=True),), lambda parts, _: parts[name])
 
 
 def is_plain(name: str, tensors: Tensors) -> bool:

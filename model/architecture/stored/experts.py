@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from model.architecture.experts import EXPERTS
-from model.architecture.stored.fused import Arrays
 from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 
 _OF_ALL = re.compile(rf"(.*\.{EXPERTS}\.)(gate_up_proj|down_proj)(_bias|_blocks|_scales|)")
@@ -85,23 +84,3 @@ def _in_file(name: str) -> str:
     """Return the name of the tensor that holds that of a single expert."""
     match = _OF_ONE.fullmatch(name)
     return name if match is None else f"{match[1]}{_JOINED[match[3]]}{_OF_KIND[match[4]]}"
-
-
-def experts_together(arrays: Arrays) -> Arrays:
-    """Return weights by name with those of all experts in place of those of single ones."""
-    found: Arrays = {}
-    of_experts: dict[tuple[str, str], dict[int, npt.NDArray[Any]]] = {}
-    for name, array in arrays.items():
-        match = _OF_ONE.fullmatch(name)
-        if match is None:
-            found[name] = array
-            continue
-        _, expert, projection, _ = match.groups()
-        of_experts.setdefault((_in_file(name), projection), {})[int(expert)] = array
-    stacked = {key: np.stack([one[expert] for expert in sorted(one)]) for key, one in of_experts.items()}
-    for joined in dict.fromkeys(name for name, _ in stacked):
-        parts = [stacked[joined, part] for part in _PARTS[joined.rpartition(".")[2].removesuffix("_bias")]]
-        in_turn = np.stack(parts, axis=2)  # [experts, out, parts, …]
-        outputs = in_turn.reshape(len(in_turn), -1, *in_turn.shape[3:])
-        found[joined] = np.ascontiguousarray(outputs.swapaxes(1, 2)) if outputs.ndim == 3 else outputs
-    return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
-from model.architecture.stored.encoding import Shape, StoredWeight, is_plain
+from model.architecture.stored.encoding import Encoding, Shape, StoredWeight
 from model.architecture.stored.numbers import Block, block_scales, scaled_weight
 from model.architecture.stored.tensors import FLOAT8, Tensors
 
@@ -25,7 +25,7 @@ _OPTIMIZED = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN")
 
 
 @dataclass(frozen=True, slots=True)
-class Fp8:
+class Fp8(Encoding):
     """Numbers of eight bits (E4M3), each multiplied with a scale.
 
     HuggingFace's own checkpoints call the scale ``weight_scale_inv``; those of AutoFP8 and FBGEMM, ``weight_scale``.
@@ -50,16 +50,12 @@ class Fp8:
         return cls((_DEFAULT_BLOCK[0], _DEFAULT_BLOCK[1]))
 
     def weight(self, name: str, shape: Shape, tensors: Tensors) -> StoredWeight | None:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
-        if is_plain(name, tensors):
-            return None
         scale = f"{name}_scale" if f"{name}_scale" in tensors else f"{name}_scale_inv"
         outputs = shape[0]
         shapes = (), (1,), (1, 1), (outputs,), (outputs, 1), block_scales(shape, self.block)
         return scaled_weight(name, FLOAT8, shape, scale, shapes, self.block)
 
     def unused(self, name: str, tensors: Tensors) -> bool:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
         return name.endswith((*ACTIVATION_SCALES, *_CACHE_SCALES))
 
 

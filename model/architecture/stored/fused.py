@@ -12,8 +12,6 @@ import numpy.typing as npt
 from model.architecture.stored.encoding import ROWS_TOGETHER, Array, Shape, StoredWeight
 from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 
-Arrays = dict[str, npt.NDArray[Any]]
-
 RowNumbers = npt.NDArray[np.int64]
 
 Fused = Mapping[str, Mapping[str, RowNumbers]]
@@ -94,12 +92,3 @@ def weight_of_rows(whole: StoredWeight, count: int, numbers: RowNumbers) -> Stor
         return whole.decode(parts, span)[wanted - first]
 
     return StoredWeight(tuple(replace(part, by_rows=False) for part in whole.parts), decode)
-
-
-def joined(arrays: Arrays, fused: Fused) -> Arrays:
-    """Return weights by name with one for several projections, in place of one for each."""
-    found = dict(arrays)
-    for name, parts in fused.items():
-        of_parts = [found.pop(part) for part in parts]
-        found[name] = np.concatenate(of_parts)[np.argsort(np.concatenate(list(parts.values())))]
-    return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
-from model.architecture.stored.encoding import PLAIN_DTYPES, Array, Part, Shape, StoredWeight, is_plain
+from model.architecture.stored.encoding import PLAIN_DTYPES, Array, Encoding, Part, Shape, StoredWeight
 from model.architecture.stored.numbers import groups_of, scaled, unpacked
 from model.architecture.stored.tensors import Tensors
 
@@ -17,7 +17,7 @@ _ZEROS_OF = {"gptq": 1, "gptq_v2": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Gptq:
+class Gptq(Encoding):
     """Numbers in words of 32 bits along the inputs, minus a zero point, times a scale."""
 
     bits: int
@@ -40,9 +40,6 @@ class Gptq:
         return cls(bits_of(fields, (4, 8)), group_of(fields), _ZEROS_OF[found])
 
     def weight(self, name: str, shape: Shape, tensors: Tensors) -> StoredWeight | None:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
-        if is_plain(name, tensors):
-            return None
         module = name.removesuffix("weight")
         words, zeros, scales, order = (module + part for part in ("qweight", "qzeros", "scales", "g_idx"))
         outputs, inputs = shape

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from model.architecture.configuration_reader import ConfigurationReader
-from model.architecture.stored.encoding import Array, Part, Shape, StoredWeight, is_plain
+from model.architecture.stored.encoding import Array, Encoding, Part, Shape, StoredWeight
 from model.architecture.stored.tensors import Tensors
 
 _TOGETHER = 32
@@ -27,7 +27,7 @@ _SCALES = np.append(np.exp2(np.arange(-127, 128, dtype=np.float32)), np.float32(
 
 
 @dataclass(frozen=True, slots=True)
-class Mxfp4:
+class Mxfp4(Encoding):
     """Numbers of four bits, two in a byte, and for each 32 of them a byte that is the exponent of their scale."""
 
     @classmethod
@@ -36,9 +36,6 @@ class Mxfp4:
         return cls()
 
     def weight(self, name: str, shape: Shape, tensors: Tensors) -> StoredWeight | None:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
-        if is_plain(name, tensors):
-            return None
         outputs, inputs = shape
         blocks, scales, groups = f"{name}_blocks", f"{name}_scales", -(-inputs // _TOGETHER)
         parts = (
@@ -53,7 +50,3 @@ class Mxfp4:
             return weights
 
         return StoredWeight(parts, decode)
-
-    def unused(self, name: str, tensors: Tensors) -> bool:
-        """See :class:`model.architecture.stored.encoding.Encoding`."""
-        return False

@@ -49,7 +49,6 @@ class TPUAttention:
 
     @property
     def gated(self) -> Gated | None:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         return functools.partial(gated, room=self.room, interpret=self.interpret)
 
     def pool_head_dim(self, head_dim: int) -> int:
@@ -57,11 +56,9 @@ class TPUAttention:
         return -(-head_dim // self.lanes) * self.lanes
 
     def stored(self, part: Array, rows: Array, layer: Array, places: Array) -> Array:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         return stored(part, self._widened(rows), layer, places, interpret=self.interpret)
 
     def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         block_tokens, table, counts, ends, _ = prefixes
         assert prefixes.begins is None, "the kernel knows no sliding windows"
         visits, tile = prefix_visits(table, counts, block_tokens, GROUP), len(ends) // len(table)
@@ -102,7 +99,6 @@ class TPUAttention:
         return of_layer
 
     def packed(self, ranges: Array) -> AttendPacked:
-        """See :class:`model.attention.contract.WholeStepAttention`."""
         missing = -len(ranges) % WINDOW
         T, chunk = len(ranges), min(CHUNK, len(ranges))
         filled = jnp.pad(ranges, ((0, -T % (ROWS if T > ROWS else chunk)), (0, 0), (0, 0)))

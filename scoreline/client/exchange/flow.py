@@ -87,15 +87,17 @@ class Compute(Command[T]):
 class Stream:
     """An answer that is read bit by bit."""
 
-    status: int
-    headers: Mapping[str, str]
+    status: int  # of success
     handle: Any  # what the driver needs to close it
     parts: Any  # an iterator of the driver over what is read
 
 
 @dataclass(frozen=True, slots=True)
-class Open(Command[Stream]):
-    """The command to send a request and return its answer as a :class:`Stream`. Raises Unreachable."""
+class Open(Command[Stream | Answer]):
+    """The command to send a request and return its answer as a :class:`Stream`; a refusal is read whole at once.
+
+    Raises Unreachable.
+    """
 
     request: Request[Any]
     reading: Reading
@@ -105,13 +107,6 @@ class Open(Command[Stream]):
 @dataclass(frozen=True, slots=True)
 class Next(Command[Any]):
     """The command to return what comes next in a stream; None at its end. Raises Unreachable."""
-
-    stream: Stream
-
-
-@dataclass(frozen=True, slots=True)
-class ReadAll(Command[bytes]):
-    """The command to return the rest of a stream as bytes. Raises Unreachable."""
 
     stream: Stream
 

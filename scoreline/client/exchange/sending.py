@@ -21,13 +21,11 @@ from scoreline.client.errors import (
 from scoreline.client.exchange.bodies import ItemsError
 from scoreline.client.exchange.flow import (
     Answer,
-    Close,
     Exchange,
     Flow,
     Give,
     Iteration,
     Open,
-    ReadAll,
     Reading,
     Request,
     Sleep,
@@ -187,13 +185,11 @@ def opened(service: Service, request: Request[Any], reading: Reading, *, silence
     repetitions = Repetitions(service.window(patient=True))
     while True:
         try:
-            stream = yield from Open(request, reading, silence)
+            answer = yield from Open(request, reading, silence)
             service.was_reached = True
-            if 200 <= stream.status < 300:
-                return stream
-            content = yield from ReadAll(stream)
-            yield from Close(stream)
-            raise refusal(service, Answer(stream.status, stream.headers, content))
+            if isinstance(answer, Stream):
+                return answer
+            raise refusal(service, answer)
         except ScorelineError as error:
             pause = repetitions.pause_after(error)
             if pause is None:

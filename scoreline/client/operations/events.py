@@ -5,22 +5,14 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scoreline.client.batch_objects import Batch
+from scoreline.client.batch_objects import Batch, BatchStatus
 from scoreline.client.errors import Unreachable
-from scoreline.client.event_objects import (
-    BatchEnd,
-    BatchEvent,
-    BatchProgress,
-    JobEnd,
-    JobEvent,
-    JobProgress,
-    JobScores,
-)
 from scoreline.client.exchange.flow import Close, Give, Iteration, Next, Reading, Request, Sleep
 from scoreline.client.exchange.sending import Repetitions, Service, opened
-from scoreline.client.job_objects import Job
+from scoreline.client.job_objects import Job, JobStatus
 from scoreline.client.operations.batches import BatchOrId, batch_path
 from scoreline.client.operations.batches import reading as batch_reading
 from scoreline.client.operations.jobs import JobOrId, job_path, reading
@@ -30,6 +22,56 @@ T = TypeVar("T")
 
 SILENCE_SECONDS = 60.0
 """The service sends a sign of life every 15 seconds. After this time without any, the connection counts as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """The status of a job, or the number of its scored items, has changed."""
+
+    id: str  # what to give as last_event_id to go on behind this event
+    status: JobStatus  # how far the job has come
+    total_items: int  # how many items it has
+    scored_items: int  # how many of them are scored
+
+
+@dataclass(frozen=True, slots=True)
+class JobScores:
+    """Scores are there. They come in the order of the items, each once."""
+
+    id: str  # what to give as last_event_id to go on behind this event
+    items: list[ItemScores]  # empty for a job of likelihoods
+    likelihoods: list[ItemLikelihood]  # the same of such a job; empty for others
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """A job has ended. This is the last event."""
+
+    id: str  # what to give as last_event_id to get nothing again
+    job: Job | None  # None if the job was deleted
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """The status of a batch, or the number of its written lines, has changed."""
+
+    id: str  # what to give as last_event_id to go on behind this event
+    status: BatchStatus  # how far the batch has come
+    total_items: int  # lines
+    completed_lines: int  # lines that were answered
+    failed_lines: int  # lines that have an error instead
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnd:
+    """A batch has ended. This is the last event."""
+
+    id: str  # what to give as last_event_id to get nothing again
+    batch: Batch | None  # None if the batch was deleted
+
+
+JobEvent = JobProgress | JobScores | JobEnd
+BatchEvent = BatchProgress | BatchEnd
 
 
 def events(

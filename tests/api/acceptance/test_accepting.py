@@ -52,9 +52,9 @@ class RecordingBell:
         pass
 
 
-@pytest.fixture
-def store(store_url: str) -> Iterator[Database]:
-    database = Database.open(StoreSettings(database_url=store_url))
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[Database]:
+    database = Database.open(StoreSettings(database_url=request.getfixturevalue(f"{request.param}_url")))
     yield database
     database.close()
 

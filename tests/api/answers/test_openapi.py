@@ -24,7 +24,7 @@ from api.application import with_routes
 from api.routes.deployment import documentation
 from jobs.store import webhook_events
 from scoring.error_codes import ErrorCode
-from tests.api.every_route import BODY, OPERATIONS, WEBHOOK_BODY, Operation, request
+from tests.api.every_route import BODY, OPERATIONS, Operation, job_for, request
 from tests.api.serving import RunningApi
 
 ROOT = Path(__file__).parents[3]
@@ -53,8 +53,7 @@ def test_these_tests_cover_every_operation(document: dict[str, Any]) -> None:
 def test_an_answer_has_the_documented_status_and_shape(
     api: RunningApi, document: dict[str, Any], operation: Operation
 ) -> None:
-    job = api.wait(api.submit(**WEBHOOK_BODY)["id"])
-    response = request(api, operation, job["id"])
+    response = request(api, operation, job_for(api, operation))
     assert response.status_code == operation.status, response.text
     if operation.shape is None:
         return

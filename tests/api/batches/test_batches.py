@@ -26,6 +26,7 @@ from tests.api.batches.running import (
 )
 from tests.api.serving import Json, RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
+from tests.databases import ON_BOTH
 
 Fresh = tuple[RunningApi, StandInWorker]
 
@@ -35,6 +36,7 @@ def without_ids(answer: Json) -> Json:
     return {name: value for name, value in answer.items() if name not in ("id", "created")}
 
 
+@ON_BOTH
 def test_each_line_is_answered_as_if_it_were_sent_alone_in_the_order_of_the_file(
     fresh: Fresh, small_blocks: None
 ) -> None:
@@ -193,15 +195,14 @@ def test_a_block_with_a_line_that_takes_too_much_is_read_in_parts(
 ) -> None:
     """The lines before and behind it are answered, and it is refused as if it were sent alone."""
     monkeypatch.setattr(feeder, "SHORT_BYTES", 0)
-    process = api.app.state.service.bodies.process
-    read_body = process.read
+    service = api.app.state.service
 
-    async def refuse_heavy(tenant: str, function: Any, body: bytes, *given: Any) -> Any:
+    async def refuse_heavy(_: str, function: Any, body: bytes, *given: Any) -> Any:
         if b"heavy" in body:
             raise RequestError(ErrorCode.REQUEST_TOO_LARGE, "reading the body took too long")
-        return await read_body(tenant, function, body, *given)
+        return function(service.reading, body, *given)
 
-    monkeypatch.setattr(process, "read", refuse_heavy)
+    monkeypatch.setattr(service.bodies.process, "read", refuse_heavy)
     client = openai_of(api)
     names = [f"r{n}" for n in range(20)]
     names[11] = "heavy"

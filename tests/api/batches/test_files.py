@@ -23,7 +23,7 @@ from settings.limits import LimitSettings
 from tests.api.batches.running import create, ended, line, openai_of, run, upload
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 
 Fresh = tuple[RunningApi, StandInWorker]
 LINES = [line("a"), line("b")]
@@ -37,6 +37,7 @@ def rows(api: RunningApi) -> tuple[int, ...]:
         )
 
 
+@ON_BOTH
 def test_a_file_is_uploaded_listed_read_and_deleted(fresh: Fresh) -> None:
     api, _ = fresh
     client = openai_of(api)

@@ -34,12 +34,13 @@ from tests.api.every_route import BATCH
 from tests.api.serving import Json, RunningApi, StandInWorker, eventually, running_api
 from tests.api.text_process.works import be_killed_for_poison
 from tests.api.tiny_model import TinyModel
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 from tests.webhooks.receivers import Receiver, status
 
 Fresh = tuple[RunningApi, StandInWorker]
 
 
+@ON_BOTH
 def test_a_cancelled_batch_writes_what_was_scored_and_names_all_other_lines(
     fresh: Fresh, small_blocks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,11 +233,10 @@ def test_a_quota_delays_lines_and_refuses_only_those_that_it_can_never_hold(fres
 
 
 def test_a_line_whose_process_is_always_killed_is_refused_and_the_others_are_answered(
-    fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    api: RunningApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeder, "read_lines", be_killed_for_poison)
     monkeypatch.setattr(feeder, "PAUSE_SECONDS", 0.01)
-    api, _ = fresh
     client = openai_of(api)
     lines = [line(name, BODY | {"unknown": "x" * 40_000}) for name in ("a", "b", "poison", "c", "d")]
     batch = run(client, lines)
@@ -244,7 +244,7 @@ def test_a_line_whose_process_is_always_killed_is_refused_and_the_others_are_ans
     assert errors_of(read(client, batch.error_file_id)) == [("poison", 413, "request_too_large", None)]
 
 
-def test_a_line_whose_process_was_killed_once_is_read_again(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_whose_process_was_killed_once_is_read_again(api: RunningApi, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[str] = []
 
     async def killed_once(self: TextProcess, *given: Any) -> Any:
@@ -256,7 +256,7 @@ def test_a_line_whose_process_was_killed_once_is_read_again(fresh: Fresh, monkey
     read_in_process = TextProcess.read
     monkeypatch.setattr(TextProcess, "read", killed_once)
     monkeypatch.setattr(feeder, "PAUSE_SECONDS", 0.01)
-    client = openai_of(fresh[0])
+    client = openai_of(api)
     batch = run(client, [line("a", BODY | {"unknown": "x" * 200_000})])
     assert ([one["custom_id"] for one in read(client, batch.output_file_id)], len(tries)) == (["a"], 2)
 
@@ -287,6 +287,7 @@ def left(api: RunningApi) -> list[int]:
         return [int(tx.scalar(select(func.count()).select_from(table)) or 0) for table in tables]
 
 
+@ON_BOTH
 def test_a_deleted_batch_goes_at_once_with_its_files_and_jobs_whatever_it_was_doing(
     fresh: Fresh, small_blocks: None
 ) -> None:

@@ -57,16 +57,15 @@ def test_lines_that_take_long_to_read_hold_up_no_other_tenant(
     monkeypatch.setattr(feeder, "SHORT_BYTES", 0)
     begun, gate = threading.Event(), threading.Event()
     with running_api(model.directory, sqlite_url, tmp_path) as (api, _):
-        process = api.app.state.service.bodies.process
-        read_body = process.read
+        service = api.app.state.service
 
-        async def read_slowly(tenant: str, *given: Any) -> Any:
+        async def read_slowly(tenant: str, function: Any, body: bytes, *given: Any) -> Any:
             if tenant == "slow":
                 begun.set()
                 await asyncio.to_thread(gate.wait)
-            return await read_body(tenant, *given)
+            return await asyncio.to_thread(function, service.reading, body, *given)
 
-        monkeypatch.setattr(process, "read", read_slowly)
+        monkeypatch.setattr(service.bodies.process, "read", read_slowly)
         with closing(Database.open(api.store)) as store:
             key, _ = create_key(store, "slow", "slow", frozenset(Scope))
         slow, quick = openai_of(api, key), openai_of(api)

@@ -28,6 +28,7 @@ from tests.api.requests.uploads.uploading import LINES, rows_of
 from tests.api.requests.uploads.uploading import body as lines
 from tests.api.serving import DEADLINE_SECONDS, KEY, eventually, running_api
 from tests.api.tiny_model import TinyModel
+from tests.databases import ON_BOTH
 from tests.services import PostgresServer
 
 
@@ -116,6 +117,7 @@ def test_a_suspended_tenant_is_refused_until_it_is_resumed(model: TinyModel, sto
             eventually(lambda: send(api, f"Bearer {key}").status_code == 200, "the tenant is served again")
 
 
+@ON_BOTH
 def test_the_last_use_of_a_key_is_recorded_in_the_background(
     model: TinyModel, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

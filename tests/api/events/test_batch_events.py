@@ -16,6 +16,7 @@ from tests.api.batches.running import create, ended, line, openai_of, upload
 from tests.api.events.event_streams import events_path, following
 from tests.api.serving import DEADLINE_SECONDS, RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
+from tests.databases import ON_BOTH
 from tests.jobs.queue.test_statement_counts import statements_of
 
 LOOK = "SELECT file_batches.id, file_batches.tenant, file_batches.status, file_batches.total_lines"
@@ -141,6 +142,7 @@ def test_all_watchers_of_batches_share_each_query(quick: Fresh) -> None:
     eventually(lambda: not followed._followed, "nothing is followed any more")
 
 
+@ON_BOTH
 def test_each_look_at_batches_is_one_query(quick: Fresh) -> None:
     api, worker = quick
     batch_ids = [start(api), start(api)]

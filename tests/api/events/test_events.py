@@ -26,7 +26,7 @@ from tests.api.events.event_streams import Sent, connect, events_path, following
 from tests.api.server.raw_client import RawClient
 from tests.api.serving import KEY, RunningApi, StandInWorker, eventually, running_api, score_chunk
 from tests.api.tiny_model import TinyModel
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 from tests.jobs.queue.test_statement_counts import statements_of
 
 Fresh = tuple[RunningApi, StandInWorker]
@@ -81,6 +81,7 @@ def scored(events: list[Sent]) -> list[int]:
     return [line["index"] for event in events if event.name == "scores" for line in event.data["data"]]
 
 
+@ON_BOTH
 def test_a_stream_shows_progress_and_ends_with_the_job(quick: Fresh) -> None:
     api, worker = quick
     steps = Steps(api, worker)

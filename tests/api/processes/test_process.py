@@ -22,7 +22,7 @@ from jobs.tenancy.keys import Scope, create_key, hash_secret, revoke_key
 from settings.store import StoreSettings
 from tests.api.serving import DEADLINE_SECONDS, KEY, RunningApi, eventually
 from tests.api.tiny_model import TinyModel
-from tests.forked.running import SERVER, run
+from tests.forked.running import SERVER, Forked, run, start
 from tests.services import free_port
 
 BODY: dict[str, Any] = {"query": "Confidential capital of", "items": [" Atlantis is"], "label_token_ids": [70]}
@@ -46,6 +46,19 @@ def api_process(**settings: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.wait()
 
 
+@contextmanager
+def forked_api(log: Path, **settings: str) -> Iterator[tuple[Forked, str]]:
+    """Run it as a process that is forked from one with all imports, and that logs into a file."""
+    port = free_port()
+    given = {f"SCORELINE_{name.upper()}": value for name, value in settings.items()} | {"SCORELINE_PORT": str(port)}
+    process = start("-m", "api", imports=SERVER, log=log, environment=os.environ | given)
+    try:
+        yield process, f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(DEADLINE_SECONDS)
+
+
 def ended(**settings: str) -> tuple[int, str]:
     """Run ``python -m api`` with settings that end it. Returns its status and its log."""
     given = {f"SCORELINE_{name.upper()}": value for name, value in ({"port": "0"} | settings).items()}
@@ -53,7 +66,7 @@ def ended(**settings: str) -> tuple[int, str]:
     return outcome.returncode, outcome.stderr
 
 
-def wait_for(client: httpx2.Client, process: subprocess.Popen[str]) -> None:
+def wait_for(client: httpx2.Client, process: subprocess.Popen[str] | Forked) -> None:
     """Return when the process serves."""
 
     def answers() -> bool:
@@ -96,7 +109,8 @@ def test_a_process_logs_one_line_per_request_without_its_text_and_stops_during_a
     model: TinyModel, sqlite_url: str, tmp_path: Path
 ) -> None:
     settings = {"model": str(model.directory), "database_url": sqlite_url, "bell_socket": str(tmp_path / "bell")}
-    with api_process(**settings) as (process, url), httpx2.Client(base_url=url, timeout=DEADLINE_SECONDS) as client:
+    log = tmp_path / "log"
+    with forked_api(log, **settings) as (process, url), httpx2.Client(base_url=url, timeout=DEADLINE_SECONDS) as client:
         wait_for(client, process)
         job = client.post("/v1/jobs", json=BODY, headers={"x-request-id": "trace-1"}).json()
         client.get(f"/v1/unknown?{BODY['query']}", headers={"x-request-id": "trace-2"})
@@ -114,13 +128,13 @@ def test_a_process_logs_one_line_per_request_without_its_text_and_stops_during_a
             process.send_signal(signal.SIGTERM)
             waiting.settimeout(DEADLINE_SECONDS)
             answer = b"".join(iter(lambda: waiting.recv(65536), b""))
-        _, log = process.communicate(timeout=DEADLINE_SECONDS)
-        assert process.returncode == 0
+        assert process.wait(DEADLINE_SECONDS) == 0
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["status"] == "queued"
 
-    assert "Confidential" not in log
-    assert "Atlantis" not in log
-    entries = [json.loads(line) for line in log.splitlines()]
+    logged = log.read_text()
+    assert "Confidential" not in logged
+    assert "Atlantis" not in logged
+    entries = [json.loads(line) for line in logged.splitlines()]
     for request_id, method, path, status in [
         ("trace-1", "POST", "/v1/jobs", 202),
         ("trace-2", "GET", "/v1/unknown", 404),
@@ -164,7 +178,7 @@ def test_a_process_that_can_not_start_logs_the_reason_in_one_line(
     assert says in line["reason"]
 
 
-def test_neither_valid_nor_invalid_keys_are_logged(model: TinyModel, sqlite_url: str) -> None:
+def test_neither_valid_nor_invalid_keys_are_logged(model: TinyModel, sqlite_url: str, tmp_path: Path) -> None:
     """The settings are as in production: keys are required, and the URL of Redis contains a password."""
     store = Database.open(StoreSettings(database_url=sqlite_url))
     scopes = frozenset(Scope)
@@ -181,7 +195,11 @@ def test_neither_valid_nor_invalid_keys_are_logged(model: TinyModel, sqlite_url:
     }
     bad = [good[:-1] + "!", "sk_sl_" + "a" * 16 + "_" + "b" * 52, "Confidential", revoked, "é" * 20]
     statuses = []
-    with api_process(**settings) as (process, url), httpx2.Client(base_url=url, timeout=DEADLINE_SECONDS) as client:
+    file = tmp_path / "log"
+    with (
+        forked_api(file, **settings) as (process, url),
+        httpx2.Client(base_url=url, timeout=DEADLINE_SECONDS) as client,
+    ):
         wait_for(client, process)
         for key in (good, bootstrap, *bad):
             header = [(b"authorization", f"Bearer {key}".encode())]
@@ -191,7 +209,8 @@ def test_neither_valid_nor_invalid_keys_are_logged(model: TinyModel, sqlite_url:
             client.get("/v1/jobs", headers=[(b"x-api-key", key.encode()), (b"cookie", f"key={key}".encode())])
             client.get("/v1/jobs", auth=("user", key))
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=DEADLINE_SECONDS)
+        process.wait(DEADLINE_SECONDS)
+    log = file.read_text()
     assert {200, 202, 401, 404} <= set(statuses)
     assert log.count('"event": "request"') > 30
     assert "earer" not in log

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.api.serving import RunningApi, StandInWorker
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 
 Fresh = tuple[RunningApi, StandInWorker]
 
@@ -17,6 +17,7 @@ BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is"], "lab
 KEY = {"Idempotency-Key": "8e03978e-40d5-43dd-bc93-6894a57f9324"}
 
 
+@ON_BOTH
 def test_repeating_a_submission_with_its_key_returns_the_same_job(fresh: Fresh) -> None:
     api, _ = fresh
     first = api.client.post("/v1/jobs", json=BODY, headers=KEY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from numpy.testing import assert_allclose
 
 from tests.api import tiny_model
 from tests.api.batches.running import openai_of, read, run
-from tests.api.serving import Json, RunningApi, StandInWorker, running_api
+from tests.api.serving import Json, RunningApi, StandInWorker
 from tests.api.tiny_model import CONTEXT, TinyModel
 
 TEXTS = ["The capital of France is Paris", "London", "emoji 🎉 yes"]
@@ -248,12 +247,3 @@ def test_the_official_client_reads_them(api: RunningApi, model: TinyModel) -> No
     ids = model.encode(TEXTS[0])
     wanted = tiny_model.target_logprobs(ids[:1], ids[1:])
     assert_allclose(np.array(choice.logprobs.token_logprobs[1:-1]), wanted, rtol=1e-6)
-
-
-def test_a_body_that_is_read_by_another_process_gives_the_same(
-    model: TinyModel, sqlite_url: str, tmp_path: Path
-) -> None:
-    with running_api(model.directory, sqlite_url, tmp_path) as (api, _):
-        short = complete(api, prompt=TEXTS, **ASKED)
-        long = complete(api, prompt=TEXTS, **ASKED, padding=["x"] * 2**16)
-        assert long["choices"] == short["choices"]

@@ -19,7 +19,7 @@ from jobs.tenancy.tenants import set_tenant
 from tests.api.models.listing import Listing, described
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 
 Fresh = tuple[RunningApi, StandInWorker]
 
@@ -98,6 +98,7 @@ def test_what_is_no_set_is_refused_as_a_whole(api: RunningApi, body: Any, status
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
+@ON_BOTH
 def test_a_set_is_stored_by_one_transaction(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()
@@ -180,6 +181,7 @@ def test_a_key_makes_one_job_whether_it_is_sent_in_a_set_or_alone(fresh: Fresh) 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "Idempotency-Key")
 
 
+@ON_BOTH
 def test_as_many_jobs_of_a_set_are_stored_as_the_quota_has_room_for(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()

@@ -20,7 +20,7 @@ from jobs.queue.ending import delete
 from scoring.layout import ChunkWork, GroupWork, LabelScores, ScoredChunk
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api, score_chunk
 from tests.api.tiny_model import TinyModel
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 from tests.jobs.interleaving import READ_JOB, once_after
 
 Fresh = tuple[RunningApi, StandInWorker]
@@ -28,6 +28,7 @@ Fresh = tuple[RunningApi, StandInWorker]
 BODY: dict[str, Any] = {"query": "The capital of", "items": [" France is", " Japan is"], "label_token_ids": [70, 71]}
 
 
+@ON_BOTH
 def test_a_job_is_accepted_scored_and_read(fresh: Fresh, model: TinyModel) -> None:
     api, worker = fresh
     worker.gate.clear()
@@ -250,6 +251,7 @@ def test_cancelling_a_job_that_has_ended_changes_nothing(fresh: Fresh) -> None:
     assert first.json()["status"] == "cancelled"
 
 
+@ON_BOTH
 def test_a_deleted_job_and_its_scores_are_gone_whether_it_had_ended_or_not(fresh: Fresh) -> None:
     api, worker = fresh
     done = api.wait(api.submit(**BODY)["id"])
@@ -263,6 +265,7 @@ def test_a_deleted_job_and_its_scores_are_gone_whether_it_had_ended_or_not(fresh
     assert api.client.get("/v1/jobs").json()["data"] == []
 
 
+@ON_BOTH
 def test_jobs_are_listed_newest_first_in_pages_and_by_status(fresh: Fresh) -> None:
     api, worker = fresh
     worker.gate.clear()

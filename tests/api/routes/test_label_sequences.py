@@ -95,13 +95,6 @@ def test_a_job_gives_the_same_however_it_is_sent_and_read(on_sqlite: tuple[Runni
         assert shown["data"][0]["text"] == ITEMS[2]
 
 
-def test_a_body_that_is_read_by_another_process_gives_the_same(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:
-    api, _ = on_sqlite
-    items = [f" item {n}" for n in range(300)]
-    scores = api.wait(api.submit(**BODY | {"items": items, "padding": ["x"] * 2**16})["id"])["result"]["scores"]
-    assert scores[-2:] == api.score(**BODY | {"items": items[-2:]})["scores"]
-
-
 def test_a_dry_run_counts_the_labels(api: RunningApi) -> None:
     dry = api.client.post("/v1/jobs", json=BODY | {"dry_run": True}).json()
     shorter = api.client.post("/v1/jobs", json=BODY | {"dry_run": True, "labels": LABELS[2:]}).json()

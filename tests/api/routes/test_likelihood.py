@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from jobs.queue import read as reading
 from tests.api import tiny_model
 from tests.api.batches.running import openai_of, read, run
 from tests.api.events.event_streams import following
-from tests.api.serving import Json, RunningApi, StandInWorker, running_api
+from tests.api.serving import Json, RunningApi, StandInWorker
 from tests.api.tiny_model import TinyModel
 
 QUERY = "The capital of"
@@ -174,15 +173,3 @@ def test_lines_of_a_file_are_answered_as_alone(api: RunningApi) -> None:
     wanted = likelihood(api, **ALL)
     assert {name: output["response"]["body"][name] for name in COLUMNS} == {name: wanted[name] for name in COLUMNS}
     assert {one["custom_id"] for one in read(client, batch.error_file_id)} == {"b", "c"}
-
-
-def test_a_body_that_is_read_by_another_process_gives_the_same(
-    model: TinyModel, sqlite_url: str, tmp_path: Path
-) -> None:
-    with running_api(model.directory, sqlite_url, tmp_path) as (api, _):
-        items = [f" item {n}" for n in range(400)]
-        padding = ["x"] * 2**16
-        job = api.wait(api.submit(query=QUERY, items=items, kind="likelihood", padding=padding)["id"])
-        first = likelihood(api, query=QUERY, items=items[:3])
-        assert job["result"]["logprob"][:3] == first["logprob"]
-        assert len(job["result"]["logprob"]) == len(items)

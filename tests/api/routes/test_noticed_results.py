@@ -24,6 +24,7 @@ from scoring.layout import LabelScores
 from tests.api.every_route import BODY
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
+from tests.databases import ON_BOTH
 
 Serving = tuple[RunningApi, StandInWorker]
 
@@ -173,6 +174,7 @@ def test_without_a_result_in_the_notice_the_bytes_of_the_answer_are_the_same(
         assert job["usage"] == json.loads(found)["usage"]
 
 
+@ON_BOTH
 def test_a_hundred_calls_that_wake_together_share_one_read(serving: Serving, model: TinyModel) -> None:
     api, worker = serving
     bell = HeldBell(worker)
@@ -204,6 +206,7 @@ def test_a_large_result_is_read(serving: Serving, model: TinyModel) -> None:
     assert_allclose(scores, scores_of(model, LARGE), rtol=1e-6)
 
 
+@ON_BOTH
 def test_a_notice_that_comes_twice_is_harmless(serving: Serving) -> None:
     api, worker = serving
     bell = HeldBell(worker)

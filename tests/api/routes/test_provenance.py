@@ -7,6 +7,7 @@ from typing import Any
 
 from jobs.store.provenance import Provenance
 from tests.api.serving import RunningApi, StandInWorker
+from tests.databases import ON_BOTH
 from tests.provenances import OTHER, SOME
 
 Fresh = tuple[RunningApi, StandInWorker]
@@ -57,6 +58,7 @@ def test_a_job_says_what_computed_it_once_it_has_ended(fresh: Fresh) -> None:
     assert asked["result"]["provenance"] == asked["provenance"] == [shown(SERIAL)]
 
 
+@ON_BOTH
 def test_a_job_that_two_different_workers_computed_names_both(fresh: Fresh) -> None:
     api, worker = fresh
     worker.provenance = SERIAL

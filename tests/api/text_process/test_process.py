@@ -103,9 +103,9 @@ def small(model: TinyModel, sqlite_template: Path, tmp_path_factory: pytest.Temp
     """A server whose process for long bodies may use little memory, shared by the tests of this module."""
     folder = tmp_path_factory.mktemp("small")
     (folder / "scoreline.db").write_bytes(sqlite_template.read_bytes())
-    limits = {"text_process_bytes": 128 * 2**20}
+    limits: dict[str, Any] = {"text_process_bytes": 128 * 2**20}
     url = f"sqlite:///{folder}/scoreline.db"
-    with running_api(model.directory, url, folder, with_worker=False, **limits) as (api, _):
+    with running_api(model.directory, url, folder, **limits) as (api, _):
         yield api
 
 
@@ -126,6 +126,36 @@ def test_no_long_body_is_parsed_in_the_process_that_serves(small: RunningApi, mo
     ]
     assert [post(small, body).status_code for body in bodies] == [202] * 5
     assert set(parsed) == set(bodies[:2])
+
+
+TEXTS = [f" item {n}" for n in range(300)]
+SEVERAL_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "labels of several tokens": (
+        "/v1/jobs",
+        {"query": "The", "items": TEXTS, "labels": [" yes it is", " no"], "label_scoring": "sequence"},
+    ),
+    "likelihoods": ("/v1/jobs", {"query": "The", "items": TEXTS, "kind": "likelihood"}),
+    "completions": (
+        "/v1/completions",
+        {"prompt": TEXTS[:3], "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "fields"), SEVERAL_KINDS.values(), ids=SEVERAL_KINDS)
+def test_what_another_process_has_read_gives_the_same_scores(
+    small: RunningApi, path: str, fields: dict[str, Any]
+) -> None:
+    def answered(**padding: Any) -> dict[str, Any]:
+        response = small.client.post(path, json=fields | padding)
+        assert response.is_success, response.text
+        found: dict[str, Any] = response.json()
+        found = small.wait(found["id"])["result"] if path == "/v1/jobs" else found
+        return {name: value for name, value in found.items() if name not in ("id", "created", "warnings")}
+
+    short = answered()
+    assert len(short.get("scores") or short.get("logprob") or short["choices"]) == len(fields.get("items", TEXTS[:3]))
+    assert answered(padding=["x"] * 2**16) == short
 
 
 def test_a_body_that_needs_too_much_memory_is_refused_and_the_next_is_read(small: RunningApi) -> None:

@@ -55,8 +55,12 @@ def with_process(reading: ReadingContext, use: Callable[[TextProcess], Awaitable
     return asyncio.run(run())
 
 
-def test_tenants_take_turns_at_the_process(reading: ReadingContext) -> None:
+def test_tenants_take_turns_at_the_process_and_a_bug_in_a_library_is_told_with_its_traceback(
+    reading: ReadingContext,
+) -> None:
     async def order(process: TextProcess) -> str:
+        with pytest.raises(RuntimeError, match=r"in fail\n.*\n.*a bug of a library"):
+            await process.read("a", fail, b"")
         done: list[str] = []
 
         async def read(tenant: str) -> None:
@@ -86,14 +90,6 @@ def test_a_body_is_read_by_the_next_process_when_the_present_one_has_just_ended(
 def test_the_functions_that_read_bodies_are_imported_before_the_first_body() -> None:
     functions = (read_batch, read_call, read_job, read_job_set, read_lines, tokenize_text)
     assert {one.__module__ for one in functions} == {one.__name__ for one in PRELOADED}
-
-
-def test_a_bug_in_a_library_is_told_with_its_traceback(reading: ReadingContext) -> None:
-    async def read(process: TextProcess) -> None:
-        await process.read("a", fail, b"")
-
-    with pytest.raises(RuntimeError, match=r"in fail\n.*\n.*a bug of a library"):
-        with_process(reading, read)
 
 
 def test_a_body_does_not_wait_for_ever_for_a_process_that_does_not_start(

@@ -27,6 +27,7 @@ from jobs.store.tables import chunks, flows
 from jobs.tenancy.tenants import create_tenant
 from scoring.options import Priority
 from scoring.work import work_of_prefix
+from tests.databases import ON_BOTH, store_url  # noqa: F401 (a fixture)
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import CARD, MODEL, at_once, finish_all, somebody_waits, submission, submit, take
 from tests.services import wait_until
@@ -70,6 +71,7 @@ def test_a_long_backlog_delays_another_tenants_job_by_one_claim(store: Database,
     assert soon["small"] == 1
 
 
+@ON_BOTH
 def test_an_interactive_backlog_delays_another_tenants_job_by_one_claim_and_jobs_of_its_own_tenant_wait(
     timed_store: Database, clock: HandClock
 ) -> None:
@@ -98,6 +100,7 @@ def test_a_backlog_of_twenty_thousand_chunks_delays_another_tenants_job_by_one_c
     assert soon["small"] == 1
 
 
+@ON_BOTH
 def test_a_claim_takes_work_of_another_tenant_where_the_first_has_too_little(store: Database) -> None:
     submit(store, tenant="1", chunks=2, prefix=(7, 8))
     submit(store, tenant="2", chunks=10)
@@ -122,6 +125,7 @@ def test_a_tenant_without_work_saves_up_no_share(store: Database) -> None:
     assert_served_alike(store)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("few", [2, FEW_CHUNKS])
 def test_a_tenant_whose_work_no_live_worker_can_score_lets_nobody_save_up_a_share(
     store: Database, few: int, monkeypatch: pytest.MonkeyPatch
@@ -158,6 +162,7 @@ def test_a_tenant_saves_nothing_up_while_no_tenant_has_work(store: Database) -> 
     assert soon["busy"] == 1
 
 
+@ON_BOTH
 def test_shares_are_measured_in_work_and_not_in_chunks(store: Database) -> None:
     submit(store, tenant="long items", chunks=100, row_tokens=58, prefix=(1, 2))
     submit(store, tenant="short items", chunks=1_000, row_tokens=4, prefix=(3, 4))
@@ -190,6 +195,7 @@ def test_claims_at_the_same_time_charge_all_that_they_take(store: Database) -> N
         assert tx.scalar(select(func.sum(flows.c.virtual_time))) == taken
 
 
+@ON_BOTH
 def test_interactive_and_other_work_of_a_tenant_are_charged_apart(store: Database) -> None:
     submit(store, tenant="both", chunks=100, priority=Priority.INTERACTIVE, prefix=(1, 2))
     for _ in range(4):
@@ -206,6 +212,7 @@ def test_interactive_and_other_work_of_a_tenant_are_charged_apart(store: Databas
     assert calls > jobs
 
 
+@ON_BOTH
 def test_claims_that_race_share_fairly_too(store: Database) -> None:
     for tenant in range(4):
         submit(store, tenant=f"tenant {tenant}", chunks=250, prefix=(tenant,))
@@ -265,6 +272,7 @@ def test_a_flow_to_which_a_transaction_adds_work_is_not_closed(postgres_store: D
         take(postgres_store, budget=BUDGET)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("interactive", [True, False])
 @pytest.mark.parametrize("own_chunks", [0, 30])
 def test_the_work_ahead_of_a_new_job_is_estimated_by_the_shares_of_the_tenants(

@@ -21,9 +21,9 @@ from jobs.queue.read import get_job
 from jobs.queue.worker_registry import live_workers
 from jobs.store.clock import NOW
 from jobs.store.database import Database, NotMigratedError, StorageUnavailable, StoreError
-from jobs.store.migration import UnknownSchemaError, migrate
+from jobs.store.migration import migrate
 from jobs.store.records import JobStatus
-from jobs.store.revisions import schema_head
+from jobs.store.revisions import UnknownSchemaError, schema_head
 from jobs.store.tables import api_keys
 from jobs.tenancy.keys import Scope, create_key
 from settings.errors.mistakes import SettingError

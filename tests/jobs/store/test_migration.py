@@ -12,8 +12,7 @@ from alembic.config import Config
 from sqlalchemy import insert, inspect, literal, select, text
 
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.migration import migrate
-from jobs.store.revisions import alembic_config
+from jobs.store.migration import alembic_config, migrate
 from jobs.store.tables import jobs
 from settings.store import StoreSettings
 from tests.jobs.work import somebody_waits, submit

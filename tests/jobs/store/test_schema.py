@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, select, text, update
 
 import jobs.file_batches.tables
@@ -18,8 +19,8 @@ import jobs.files.tables
 from jobs.queue.accept import accept
 from jobs.queue.lease import release
 from jobs.store.database import Database, StorageUnavailable
-from jobs.store.migration import UnknownSchemaError, migrate
-from jobs.store.revisions import ROOT, alembic_config
+from jobs.store.migration import alembic_config, migrate
+from jobs.store.revisions import ROOT, UnknownSchemaError, known_revisions, schema_head
 from jobs.store.tables import jobs as jobs_table
 from jobs.store.tables import metadata, prefixes
 from scoring.work import SHORTEST_SHARED, work_of_prefix
@@ -34,6 +35,12 @@ def test_migrations_produce_exactly_the_tables(store_url: str) -> None:
     with database.write() as tx:
         command.check(alembic_config(tx.connection))
     database.close()
+
+
+def test_the_names_of_the_files_are_the_revisions_of_alembic() -> None:
+    scripts = ScriptDirectory.from_config(alembic_config())
+    assert scripts.get_heads() == [schema_head()]
+    assert {script.revision for script in scripts.walk_revisions()} == known_revisions()
 
 
 def test_the_command_that_writes_migrations_knows_all_tables(tmp_path: Path) -> None:

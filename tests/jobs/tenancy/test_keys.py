@@ -32,11 +32,13 @@ from jobs.tenancy.tenants import (
     set_tenant,
     suspend_tenant,
 )
+from tests.databases import ON_BOTH
 from tests.jobs.conftest import HandClock
 
 ALL = frozenset(Scope)
 
 
+@ON_BOTH
 def test_only_the_hash_of_a_keys_secret_is_stored(store: Database) -> None:
     key, record = create_key(store, "acme", "laptop", [Scope.READ])
     assert KEY.fullmatch(key)
@@ -59,6 +61,7 @@ def test_keys_are_unique(store: Database) -> None:
     assert len({parse_key(key) for key in keys}) == 20
 
 
+@ON_BOTH
 def test_an_expired_key_and_a_revoked_one_are_unusable(timed_store: Database, clock: HandClock) -> None:
     _, expiring = create_key(timed_store, "acme", "expiring", ALL, expires_in=100.0)
     _, revoked = create_key(timed_store, "acme", "revoked", ALL)
@@ -82,6 +85,7 @@ def test_an_unknown_key_is_not_found(store: Database) -> None:
     assert not has_usable_key(store)
 
 
+@ON_BOTH
 def test_the_last_use_is_recorded_once_a_minute(timed_store: Database, clock: HandClock) -> None:
     ids = [create_key(timed_store, "acme", str(n), ALL)[1].id for n in range(3)]
     began = clock.now
@@ -120,6 +124,7 @@ def test_invalid_keys_are_not_created(
     assert [tenant.name for tenant in list_tenants(store)] == [DEFAULT_TENANT]
 
 
+@ON_BOTH
 def test_a_tenant_is_made_with_its_first_key_and_changed_field_by_field(store: Database) -> None:
     create_key(store, "acme", "laptop", ALL)
     assert find_tenant(store, "acme") == Tenant("acme")
@@ -131,6 +136,7 @@ def test_a_tenant_is_made_with_its_first_key_and_changed_field_by_field(store: D
     assert find_tenant(store, "nobody") is None
 
 
+@ON_BOTH
 def test_a_tenant_is_created_once_and_only_one_that_is_there_is_changed(store: Database) -> None:
     assert create_tenant(store, "acme", weight=3.0) == find_tenant(store, "acme") == Tenant("acme", 3.0)
     with pytest.raises(ValueError, match="already"):

@@ -28,7 +28,7 @@ from scoring.chunk import Chunk
 from scoring.error_codes import ErrorCode, RequestError
 from scoring.options import Priority
 from scoring.work import chunk_of, work_of_prefix
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 from tests.jobs.conftest import HandClock
 from tests.jobs.queue.test_statement_counts import statements_of
 from tests.jobs.work import CARD, at_once, finish_all, submission, take
@@ -131,6 +131,7 @@ def test_a_quota_counts_the_work_on_queries_that_claims_then_take(long_limited: 
     assert charged_to_flows(long_limited) == LONG_QUOTA
 
 
+@ON_BOTH
 @pytest.mark.parametrize(("query", "price"), [(63, 10 * 68), (64, 65 + 51)])
 def test_a_short_query_counts_with_each_item_wherever_work_is_counted(
     query: int, price: int, long_limited: Database, clock: HandClock
@@ -233,6 +234,7 @@ def piece(first: int, chunk_count: int) -> list[Chunk]:
     ]
 
 
+@ON_BOTH
 def test_an_upload_counts_from_when_it_is_staged(limited: Database, clock: HandClock) -> None:
     shape = work(0)
 

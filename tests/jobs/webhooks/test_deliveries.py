@@ -25,6 +25,7 @@ from jobs.webhooks.deliveries import JITTER, MAX_RETRY_AFTER_SECONDS, Attempt, c
 from jobs.webhooks.delivery_log import list_deliveries, redeliver
 from jobs.webhooks.tables import DeliveryState
 from scoring.error_codes import ErrorCode, RequestError
+from tests.databases import ON_BOTH
 from tests.jobs.conftest import HandClock
 from tests.jobs.interleaving import once_after
 from tests.jobs.sending import DAYS, HOOK, LEASE, OK, REFUSED, RETRY_SECONDS, URL, due, ended, hook, of, one, settle
@@ -100,6 +101,7 @@ def test_a_job_that_asks_for_nothing_or_for_other_ends_has_no_delivery(timed_sto
     assert list_deliveries(timed_store, "default", job_id) == []
 
 
+@ON_BOTH
 def test_an_abandoned_upload_has_no_event(timed_store: Database) -> None:
     """Its client was promised nothing, and has never had its id."""
     upload = begin_upload(timed_store, submission(chunks=0, webhook=HOOK), None)
@@ -125,6 +127,7 @@ def test_a_claimed_delivery_is_due_again_when_its_lease_is_over(timed_store: Dat
     assert settle(timed_store, second, REFUSED) is None, "an end does not change"
 
 
+@ON_BOTH
 def test_simultaneous_claims_do_not_share_a_delivery(store: Database) -> None:
     jobs = {ended(store, hook(f"{n % 3}.example")) for n in range(30)}
     claims = at_once(6, lambda _: due(store, count=10, per_host=10))
@@ -187,6 +190,7 @@ def test_a_redelivery_is_sent_again_and_its_success_enables_the_endpoint(
     assert settle(timed_store, one(timed_store), REFUSED) is DeliveryState.PENDING
 
 
+@ON_BOTH
 def test_the_latest_attempts_of_a_delivery_are_kept(timed_store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deliveries, "SHOWN_ATTEMPTS", 2)
     job_id, other = ended(timed_store), ended(timed_store)
@@ -199,6 +203,7 @@ def test_the_latest_attempts_of_a_delivery_are_kept(timed_store: Database, monke
     assert [attempt.number for attempt in of(timed_store, other).attempts] == [1]
 
 
+@ON_BOTH
 def test_redelivery_does_not_disturb_an_attempt_under_way(timed_store: Database) -> None:
     job_id = ended(timed_store)
     claimed = one(timed_store)
@@ -246,6 +251,7 @@ def test_a_delivery_and_its_attempts_are_read_in_one_snapshot(store: Database, t
     ]
 
 
+@ON_BOTH
 def test_a_delivery_that_is_given_back_counts_as_no_attempt(timed_store: Database, clock: HandClock) -> None:
     job_id = ended(timed_store)
     claimed = one(timed_store)
@@ -259,6 +265,7 @@ def test_a_delivery_that_is_given_back_counts_as_no_attempt(timed_store: Databas
     assert settle(timed_store, again, REFUSED) is DeliveryState.PENDING
 
 
+@ON_BOTH
 def test_a_claim_records_skipped_deliveries_and_lost_attempts(timed_store: Database, clock: HandClock) -> None:
     lost, failed = ended(timed_store), ended(timed_store)
     claimed = {delivery.job_id: delivery for delivery in due(timed_store)}
@@ -270,6 +277,7 @@ def test_a_claim_records_skipped_deliveries_and_lost_attempts(timed_store: Datab
     assert [attempt.reason for attempt in record.attempts] == ["lost"]
 
 
+@ON_BOTH
 def test_deliveries_are_removed_with_their_jobs_unless_they_are_still_to_be_sent(
     timed_store: Database, clock: HandClock
 ) -> None:

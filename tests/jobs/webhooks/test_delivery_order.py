@@ -13,6 +13,7 @@ from jobs.store.webhook_events import Event
 from jobs.webhooks.deliveries import has_due
 from jobs.webhooks.delivery_order import SCAN_LIMIT
 from jobs.webhooks.tables import DeliveryState, webhook_deliveries
+from tests.databases import ON_BOTH
 from tests.jobs.conftest import HandClock
 from tests.jobs.sending import DAYS, LEASE, REFUSED, due, ended, hook, one, settle
 
@@ -78,6 +79,7 @@ def test_the_host_with_the_fewest_claimed_deliveries_comes_first(timed_store: Da
     assert [delivery.host for delivery in due(timed_store, places=1)] == ["quick.example"]
 
 
+@ON_BOTH
 def test_a_tenant_with_many_hosts_does_not_delay_others(timed_store: Database, clock: HandClock) -> None:
     pile_up(timed_store, "many", (f"r{n}.example" for n in range(1_000)))
     clock.turn(1)
@@ -89,6 +91,7 @@ def test_a_tenant_with_many_hosts_does_not_delay_others(timed_store: Database, c
     assert len(due(timed_store, places=2_000)) <= 2 * SCAN_LIMIT, "a look goes no further"
 
 
+@ON_BOTH
 def test_an_eighth_of_the_places_is_for_tenants_that_have_none(timed_store: Database, clock: HandClock) -> None:
     pile_up(timed_store, "many", (f"r{n}.example" for n in range(40)))
     assert len(due(timed_store, places=16)) == 14
@@ -131,6 +134,7 @@ def test_many_deliveries_to_one_host_do_not_hide_the_tenants_other_hosts(
     assert sorted(hosts) == ["r0.example", "r1.example", "r2.example", "slow.example", "slow.example"]
 
 
+@ON_BOTH
 def test_a_host_with_nothing_due_takes_no_place_beside_many_deliveries(timed_store: Database, clock: HandClock) -> None:
     ended(timed_store, hook("later.example"))
     settle(timed_store, one(timed_store), REFUSED)

@@ -20,6 +20,7 @@ from jobs.webhooks.endpoints import (
     record_success,
 )
 from jobs.webhooks.tables import DeliveryState, webhook_endpoints
+from tests.databases import ON_BOTH
 from tests.jobs.conftest import HandClock
 from tests.jobs.interleaving import once_after
 from tests.jobs.sending import (
@@ -68,6 +69,7 @@ def test_the_same_url_of_another_tenant_stays_enabled(timed_store: Database) -> 
     assert one(timed_store).tenant == "another"
 
 
+@ON_BOTH
 def test_an_endpoint_that_fails_for_days_is_disabled_and_one_success_between_is_enough(
     timed_store: Database, clock: HandClock
 ) -> None:
@@ -93,6 +95,7 @@ def test_an_endpoint_that_fails_for_days_is_disabled_and_one_success_between_is_
     assert due(timed_store) == []
 
 
+@ON_BOTH
 @pytest.mark.parametrize("swept", [False, True])
 def test_failures_far_apart_do_not_disable_an_endpoint(timed_store: Database, clock: HandClock, swept: bool) -> None:
     for _ in range(4):

@@ -9,6 +9,7 @@ from sqlalchemy import text
 from jobs.queue.sweep import sweep
 from jobs.store.database import Database
 from jobs.webhooks.secrets import live_secrets, rotate_secret
+from tests.databases import ON_BOTH
 from tests.jobs.conftest import HandClock
 from tests.jobs.work import at_once
 
@@ -37,6 +38,7 @@ def test_simultaneous_first_reads_return_the_same_secret(store: Database) -> Non
     assert len({tuple(seen) for seen in at_once(6, lambda _: live(store))}) == 1
 
 
+@ON_BOTH
 def test_after_a_rotation_both_secrets_are_live_the_new_one_first(timed_store: Database, clock: HandClock) -> None:
     (old,) = live(timed_store)
     new, *rest = rotate(timed_store)
@@ -63,6 +65,7 @@ def test_a_tenant_without_a_secret_may_rotate(timed_store: Database) -> None:
     assert live(timed_store) == [secret]
 
 
+@ON_BOTH
 def test_simultaneous_rotations_leave_one_current_secret(store: Database) -> None:
     live(store)
     at_once(5, lambda _: rotate(store))

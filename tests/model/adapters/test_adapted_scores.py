@@ -22,8 +22,10 @@ from tests.model.references.gates import FLOAT32_LOGPROBS
 from tests.model.whole_steps.conftest import WHOLE_STEPS
 
 LABELS = (3, 17, 41)
+NAME, STEP = "qwen2 tied", 64
+"""What most tests have, so that they share programs."""
 FAMILIES = (
-    "qwen2 tied",
+    NAME,
     pytest.param("qwen35", marks=pytest.mark.slow),
     *(pytest.param(name, marks=pytest.mark.matrix) for name in ("phi3", "gemma3", "granite4")),
 )
@@ -56,8 +58,8 @@ def most_apart(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> floa
 @pytest.mark.parametrize("name", FAMILIES)
 def test_scores_are_those_of_the_merged_model(name: str, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     random_adapter(tmp_path / "mine", EVERY[name], 1)
-    engine = engines.load(checkpoint(name), "float32", adapters=tmp_path)
-    merged = engines.load(checkpoint(name), "float32", adapter=tmp_path / "mine")
+    engine = engines.load(checkpoint(name), "float32", adapters=tmp_path, step_tokens=STEP)
+    merged = engines.load(checkpoint(name), "float32", adapter=tmp_path / "mine", step_tokens=STEP)
     expected, alone = scores(merged, groups(name)), scores(engine, groups(name))
     assert most_apart(alone, expected) > 100 * FLOAT32_LOGPROBS
     algorithms = ["serial", "prefill_extend", *(["packed"] if EVERY[name].recurrence is None else [])]
@@ -74,8 +76,8 @@ def test_whole_steps_compute_the_same_as_programs_by_layer(
     name: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     random_adapter(tmp_path / "mine", EVERY[name], 1)
-    by_layer = engines.load(checkpoint(name), "float32", adapters=tmp_path, step_tokens=64)
-    whole = engines.load(checkpoint(name), "float32", adapters=tmp_path, step_tokens=64, platform=WHOLE_STEPS)
+    by_layer = engines.load(checkpoint(name), "float32", adapters=tmp_path, step_tokens=STEP)
+    whole = engines.load(checkpoint(name), "float32", adapters=tmp_path, step_tokens=STEP, platform=WHOLE_STEPS)
     found = scores(whole, groups(name, "mine"))
     assert most_apart(found, scores(by_layer, groups(name, "mine"))) <= FLOAT32_LOGPROBS
     assert most_apart(found, scores(whole, groups(name))) > 100 * FLOAT32_LOGPROBS
@@ -86,14 +88,14 @@ def test_bits_do_not_depend_on_other_adapters(
     whole_steps: bool, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     for number, rank in enumerate((4, 4, 12)):
-        random_adapter(tmp_path / f"a{number}", EVERY["llama"], number, rank)
+        random_adapter(tmp_path / f"a{number}", EVERY[NAME], number, rank)
     platform = WHOLE_STEPS if whole_steps else None
-    engine = engines.load(checkpoint("llama"), "float32", adapters=tmp_path, platform=platform, step_tokens=64)
+    engine = engines.load(checkpoint(NAME), "float32", adapters=tmp_path, platform=platform, step_tokens=STEP)
     alone, mixed = dict[int, np.ndarray](), list[GroupWork]()
     for number, adapter in enumerate((None, "a0", "a1", "a2")):
         work = [
             replace(group, chunks=tuple(replace(one, id=10 * number + one.id) for one in group.chunks))
-            for group in groups("llama", adapter)
+            for group in groups(NAME, adapter)
         ]
         alone |= scores(engine, work)
         engine.prefix_cache.clear()
@@ -108,62 +110,62 @@ def test_bits_do_not_depend_on_other_adapters(
 def test_an_adapter_comes_changes_and_goes_while_others_are_served(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    engine = engines.load(checkpoint("llama"), "float32", adapters=tmp_path)
+    engine = engines.load(checkpoint(NAME), "float32", adapters=tmp_path, step_tokens=STEP)
     with pytest.raises(AdapterError, match="there is no adapter 'late' any more"):
-        scores(engine, groups("llama", "late"))
-    late = random_adapter(tmp_path / "late", EVERY["llama"], 1)
-    first = scores(engine, groups("llama", "late"))
+        scores(engine, groups(NAME, "late"))
+    late = random_adapter(tmp_path / "late", EVERY[NAME], 1)
+    first = scores(engine, groups(NAME, "late"))
     shutil.rmtree(late)
-    random_adapter(late, EVERY["llama"], 2)
-    changed = engine.score(groups("llama", "late"), lambda: None)
+    random_adapter(late, EVERY[NAME], 2)
+    changed = engine.score(groups(NAME, "late"), lambda: None)
     begun = next(changed)
     shutil.rmtree(late)  # in the midst of work that names it
     found = {scored.id: scored.scores.logprobs for scored in (begun, *changed)}
     assert np.abs(found[0] - first[0]).max() > 0.01
     with pytest.raises(AdapterError, match="any more"):
-        scores(engine, groups("llama", "late"))
+        scores(engine, groups(NAME, "late"))
     assert list(engine.forward.decoders._found) == [None]
-    scores(engine, groups("llama"))
+    scores(engine, groups(NAME))
 
 
 def test_adapters_of_one_kind_share_their_programs(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
-        random_adapter(tmp_path / f"a{number}", EVERY["llama"], number, rank=3 + number)
-    engine = engines.load(checkpoint("llama"), "float32", adapters=tmp_path)
-    scores(engine, groups("llama", "a0"))
+        random_adapter(tmp_path / f"a{number}", EVERY[NAME], number, rank=3 + number)
+    engine = engines.load(checkpoint(NAME), "float32", adapters=tmp_path, step_tokens=STEP)
+    scores(engine, groups(NAME, "a0"))
     monkeypatch.setattr("model.executable_table.ExecutableTable._compile", lambda *_: pytest.fail("compiled again"))
-    scores(engine, groups("llama", "a1"))
-    scores(engine, groups("llama", "a2"))
+    scores(engine, groups(NAME, "a1"))
+    scores(engine, groups(NAME, "a2"))
 
 
 def test_programs_that_no_adapter_has_any_more_make_room(
     checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.adapted_decoders.MAX_SHELVED", 1)
-    engine = engines.load(checkpoint("llama"), "float32", adapters=tmp_path)
-    _, second = (random_adapter(tmp_path / f"a{rank}", EVERY["llama"], rank, rank=rank) for rank in (2, 24))
-    before = scores(engine, groups("llama", "a2"))
-    scores(engine, groups("llama", "a24"))
+    engine = engines.load(checkpoint(NAME), "float32", adapters=tmp_path, step_tokens=STEP)
+    _, second = (random_adapter(tmp_path / f"a{rank}", EVERY[NAME], rank, rank=rank) for rank in (2, 24))
+    before = scores(engine, groups(NAME, "a2"))
+    scores(engine, groups(NAME, "a24"))
     assert len(engine.forward.decoders._tables) == 2
     shutil.rmtree(second)
-    scores(engine, groups("llama", "a2"))
+    scores(engine, groups(NAME, "a2"))
     assert len(engine.forward.decoders._tables) == 1, "of the adapter that is there"
-    assert (scores(engine, groups("llama", "a2"))[0] == before[0]).all()
+    assert (scores(engine, groups(NAME, "a2"))[0] == before[0]).all()
 
 
 @pytest.mark.parametrize("whole_steps", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_programs_that_leave_the_adapter_out_are_seen_before_they_are_used(
     whole_steps: bool, checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    random_adapter(tmp_path / "mine", EVERY["llama"], 1)
+    random_adapter(tmp_path / "mine", EVERY[NAME], 1)
     platform = WHOLE_STEPS if whole_steps else None
-    engine = engines.load(checkpoint("llama"), "float32", adapters=tmp_path, platform=platform, step_tokens=64)
+    engine = engines.load(checkpoint(NAME), "float32", adapters=tmp_path, platform=platform, step_tokens=STEP)
     monkeypatch.setattr("model.architecture.projections.LowRank.__call__", lambda self, values: 0.0)
     for _ in range(2):  # What was refused once is not taken the next time.
         with pytest.raises(KnownAnswerError):
-            scores(engine, groups("llama", "mine"))
+            scores(engine, groups(NAME, "mine"))
     assert list(engine.forward.decoders._found) == [None]
 
 
@@ -186,15 +188,15 @@ def test_what_can_only_be_merged_is_refused_by_name(
 
 
 def test_a_worker_without_a_folder_of_adapters_says_so(checkpoint: Callable[[str], Path]) -> None:
-    engine = engines.load(checkpoint("llama"), "float32")
+    engine = engines.load(checkpoint(NAME), "float32")
     with pytest.raises(AdapterError, match="SCORELINE_ADAPTER_FOLDER"):
-        scores(engine, groups("llama", "mine"))
+        scores(engine, groups(NAME, "mine"))
 
 
 def test_an_adapter_shares_the_weights_of_the_base(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    random_adapter(tmp_path / "mine", EVERY["llama"], 1)
-    engine = engines.load(checkpoint("llama"), "float32", adapters=tmp_path)
-    scores(engine, groups("llama", "mine"))
+    random_adapter(tmp_path / "mine", EVERY[NAME], 1)
+    engine = engines.load(checkpoint(NAME), "float32", adapters=tmp_path, step_tokens=STEP)
+    scores(engine, groups(NAME, "mine"))
     base, other = (engine.forward.decoders._found[key].decoder for key in engine.forward.decoders._found)
     where = {leaf.unsafe_buffer_pointer() for layer in base.layers for leaf in layer}
     shared = [leaf for layer in other.layers for leaf in layer if leaf.unsafe_buffer_pointer() in where]

@@ -10,17 +10,18 @@ import pytest
 import transformers
 
 from checkpoints.files import CheckpointError
+from demonstration.saving import config_fields, rope_fields
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
 from model.architecture.windows import KINDS, Window
 from tests.model.checkpoints import CONFIGS, EVERY
 
-FIELDS = CONFIGS["tied"].to_huggingface()
-LLAMA = EVERY["llama"].to_huggingface()
+FIELDS = config_fields(CONFIGS["tied"])
+LLAMA = config_fields(EVERY["llama"])
 MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
 GRANITE = {"model_type": "granite", "architectures": ["GraniteForCausalLM"]}
-GRANITE4 = EVERY["granite4"].to_huggingface()
+GRANITE4 = config_fields(EVERY["granite4"])
 PHI3 = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 GEMMA3: dict[str, Any] = {
     "model_type": "gemma3_text",
@@ -40,7 +41,7 @@ def read(**changes: Any) -> DecoderConfig:
 
 @pytest.mark.parametrize("config", EVERY.values(), ids=EVERY)
 def test_a_configuration_that_is_written_reads_back_the_same(config: DecoderConfig) -> None:
-    assert DecoderConfig.from_huggingface(config.to_huggingface()) == config
+    assert DecoderConfig.from_huggingface(config_fields(config)) == config
 
 
 def test_the_rotary_base_is_read_from_its_new_place_first() -> None:
@@ -164,7 +165,7 @@ LOCAL = Rope(10_000.0)
 def test_sliding_windows_are_those_of_huggingface(fields: dict[str, Any], window: Window) -> None:
     config = read(**fields)
     assert config.window == window
-    assert DecoderConfig.from_huggingface(config.to_huggingface()) == config
+    assert DecoderConfig.from_huggingface(config_fields(config)) == config
 
 
 @pytest.mark.parametrize("fields", [GEMMA3, OLMO3])
@@ -186,7 +187,7 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
     stretched, local = Rope(2e6, LinearScaling(8.0)), Rope(3e4)
     before = {"rope_theta": 2e6, "rope_local_base_freq": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
     old = read(**GEMMA3 | before)
-    of_kinds = {"full_attention": stretched.to_huggingface(), "sliding_attention": local.to_huggingface()}
+    of_kinds = {"full_attention": rope_fields(stretched), "sliding_attention": rope_fields(local)}
     new = read(**GEMMA3 | {"rope_parameters": of_kinds})
     assert old == new
     assert old.ropes == (stretched, local)

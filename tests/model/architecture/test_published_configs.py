@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from checkpoints.files import context_length
+from demonstration.saving import config_fields, rope_fields, scaling_fields
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.families import FAMILIES
@@ -176,7 +177,7 @@ def test_a_published_configuration_is_read(name: str) -> None:
 def test_the_base_beside_both_forms_of_the_rotary_positions_is_read(name: str) -> None:
     """Libraries of different ages write both forms into one file."""
     fields, expected = PUBLISHED[name]
-    both = fields | {"rope_parameters": expected.rope.to_huggingface()}
+    both = fields | {"rope_parameters": rope_fields(expected.rope)}
     assert DecoderConfig.from_huggingface(both) == expected
 
 
@@ -209,9 +210,9 @@ def test_a_checkpoint_with_the_fields_of_llama_3_2_scores_as_in_huggingface(
     name, context = "llama3 scaled", 131_072
     config = EVERY[name]
     assert isinstance(config.rope.scaling, Llama3Scaling)
-    written = config.to_huggingface()
+    written = config_fields(config)
     fields = {field: written.get(field, value) for field, value in LLAMA_3_2_1B.items()}
-    scaling = config.rope.scaling.to_huggingface()
+    scaling = scaling_fields(config.rope.scaling)
     (tmp_path / "config.json").write_text(
         json.dumps(fields | {"max_position_embeddings": context, "rope_scaling": scaling})
     )

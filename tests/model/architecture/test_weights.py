@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from demonstration.saving import save
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
@@ -51,11 +52,18 @@ def test_kernels_are_transposed_and_stacked(tmp_path: Path) -> None:
     np.testing.assert_array_equal(decoder.model.embed_tokens.weight[...], found["model.embed_tokens.weight"])
 
 
+def test_models_of_one_configuration_have_weights_of_their_own(tmp_path: Path) -> None:
+    found = [tensors(CONFIG, seed) for seed in range(2)]
+    decoders = [load(write(tmp_path / str(seed), CONFIG, each))[0] for seed, each in enumerate(found)]
+    for decoder, each in zip(decoders, found, strict=True):
+        np.testing.assert_array_equal(decoder.model.norm.weight[...], each["model.norm.weight"])
+
+
 @pytest.mark.parametrize("config", EVERY.values(), ids=EVERY)
 def test_a_loaded_checkpoint_is_saved_unchanged(config: DecoderConfig, tmp_path: Path) -> None:
     found = tensors(config, 0)
     decoder, fingerprint = load(write(tmp_path / "in", config, found), config)
-    weights.save(decoder, tmp_path / "out")
+    save(decoder, tmp_path / "out")
     saved = load_file(tmp_path / "out" / "model.safetensors")
     assert saved.keys() == found.keys()
     for name, tensor in found.items():

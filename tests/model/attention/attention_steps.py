@@ -5,29 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
-from model.attention.contract import AttentionOutput, ItemSlots, StepPrefixes, merge
+from model.attention.contract import AttentionOutput, ItemSlots, StepPrefixes
 from model.attention.tpu.attention import TPUAttention
 
 Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
-Scale = Callable[[jnp.ndarray], Floats]
+Operands = npt.NDArray[Any]
+"""Of bf16. NumPy changes and compares what kernels take and give: each operation of jax would be another program."""
+Scale = Callable[[Operands], Floats]
 
+BF16 = jnp.dtype(jnp.bfloat16)
 H, K, D = 4, 2, 16
 BLOCK, BLOCKS, LAYERS = 16, 9, 2
+
+quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": "0"})
+"""Compile what interprets a kernel, or stands in its place, in less time: it is served nowhere."""
 
 INTERPRETED = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=64, lanes=D)
 """The kernels without a TPU. Two chunks of 16 rows are one run of code, so steps of five chunks take all the ways."""
 
-INTERPRETED_ITEMS = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=512, lanes=D)
+INTERPRETED_ITEMS = replace(INTERPRETED, columns=512)
 """The same with two chunks of 128 rows."""
+
+NARROW_ITEMS = replace(INTERPRETED_ITEMS, lanes=2 * D)
+"""The same for a pool in which a head takes twice the numbers that it has."""
 
 TOLERANCE = 0.02  # of bf16, besides the last bit of a result: a relative 2**-7
 """Of results between about -3 and 3, whose weights are rounded to bf16."""
@@ -42,18 +53,9 @@ def of_prefixes(queries: Any, pool_keys: Any, pool_values: Any, layer: Any, *til
 def of_items(
     queries: Any, keys: Any, values: Any, items: ItemSlots, pool_keys: Any, pool_values: Any, layer: Any, *tiles: Any
 ) -> AttentionOutput:
-    """Return attention of the items of a step: tiles are those of ``attention.extension``."""
-    attend = INTERPRETED_ITEMS.extension(items, StepPrefixes(pool_keys.shape[3], *tiles))
-    return attend(queries, keys, values, pool_keys, pool_values, layer)
-
-
-def of_narrow_items(
-    queries: Any, keys: Any, values: Any, items: ItemSlots, pool_keys: Any, pool_values: Any, layer: Any, *tiles: Any
-) -> AttentionOutput:
-    """Return the same from a pool in which a head takes twice the numbers that it has."""
-    attention = replace(INTERPRETED_ITEMS, lanes=2 * D)
+    """Return attention of the items of a step, whose heads fill half the lanes; tiles: of ``attention.extension``."""
     pool = [jnp.pad(part, [(0, 0)] * 4 + [(0, D)]) for part in (pool_keys, pool_values)]
-    attend = attention.extension(items, StepPrefixes(pool_keys.shape[3], *tiles))
+    attend = NARROW_ITEMS.extension(items, StepPrefixes(pool_keys.shape[3], *tiles))
     return attend(queries, keys, values, pool[0], pool[1], layer)
 
 
@@ -69,32 +71,44 @@ def races_found() -> bool:
     return bool(races.races_found)
 
 
-def random_bf16(random: np.random.RandomState, *shape: int) -> jnp.ndarray:
-    return jnp.asarray(random.standard_normal(shape) * 1.5, jnp.bfloat16)
+def computed(program: Callable[..., AttentionOutput], *arguments: Any) -> AttentionOutput:
+    """Return what a program gives as arrays of NumPy."""
+    return AttentionOutput(*jax.device_get(program(*arguments)))
 
 
-def scaled_for_tpus(queries: jnp.ndarray) -> Floats:
+def random_bf16(random: np.random.RandomState, *shape: int) -> Operands:
+    return (random.standard_normal(shape) * 1.5).astype(BF16)
+
+
+def scaled_for_tpus(queries: Operands) -> Floats:
     """Return the queries that a TPU's kernel takes: scaled to powers of two, and then rounded."""
     scale = np.float32(D**-0.5 * math.log2(math.e))
-    rounded = (jnp.asarray(queries, jnp.float32) * scale).astype(jnp.bfloat16)
-    found: Floats = np.asarray(rounded, np.float64) * math.log(2)
+    rounded = (queries.astype(np.float32) * scale).astype(BF16)
+    found: Floats = rounded.astype(np.float64) * math.log(2)
     return found
 
 
-def scaled(queries: jnp.ndarray) -> Floats:
+def scaled(queries: Operands) -> Floats:
     """Return queries that are scaled without rounding."""
-    found: Floats = np.asarray(queries, np.float64) * D**-0.5
+    found: Floats = queries.astype(np.float64) * D**-0.5
     return found
+
+
+class Expected(NamedTuple):
+    """Attention in float64: as :class:`model.attention.contract.AttentionOutput`."""
+
+    out: Floats
+    log_sum_exp: Floats
 
 
 @dataclass(frozen=True)
 class Prefixes:
     """Tiles of rows behind prefixes in a pool."""
 
-    queries: jnp.ndarray  # [T, H, D]
-    pool_keys: jnp.ndarray
-    pool_values: jnp.ndarray
-    layer: jnp.ndarray
+    queries: Operands  # [T, H, D]
+    pool_keys: Operands
+    pool_values: Operands
+    layer: np.int32
     table: Ints
     counts: Ints
     ends: Ints
@@ -109,14 +123,14 @@ class Prefixes:
         rows = np.array(ends, np.int32)
         queries = random_bf16(random, rows.size, H, D)
         counts = -(-rows.max(axis=1) // BLOCK)
-        return cls(queries, keys, values, jnp.int32(1), blocks, counts.astype(np.int32), rows.reshape(-1))
+        return cls(queries, keys, values, np.int32(1), blocks, counts.astype(np.int32), rows.reshape(-1))
 
     @property
-    def arguments(self) -> tuple[jnp.ndarray | Ints, ...]:
+    def arguments(self) -> tuple[Any, ...]:
         pool = self.pool_keys, self.pool_values, self.layer
         return (self.queries, *pool, self.table, self.counts, self.ends)
 
-    def expected(self, scale: Scale = scaled_for_tpus) -> AttentionOutput:
+    def expected(self, scale: Scale = scaled_for_tpus) -> Expected:
         tiles = len(self.table)
         rows = len(self.queries) // tiles
         out, log_sum_exp = np.zeros(self.queries.shape), np.full(self.queries.shape[:2], -np.inf)
@@ -126,16 +140,16 @@ class Prefixes:
             prefix = [np.concatenate([part[:, block] for block in blocks], axis=1) for part in (keys, values)]
             seen = np.arange(prefix[0].shape[1]) < self.ends[of_tile, None]
             out[of_tile], log_sum_exp[of_tile] = oracle(scale(self.queries[of_tile]), prefix[0], prefix[1], seen)
-        return AttentionOutput(jnp.asarray(out), jnp.asarray(log_sum_exp))
+        return Expected(out, log_sum_exp)
 
 
 @dataclass(frozen=True)
 class Items:
     """Items of a step, each of which sees itself."""
 
-    queries: jnp.ndarray  # [T, H, D]
-    keys: jnp.ndarray
-    values: jnp.ndarray
+    queries: Operands  # [T, H, D]
+    keys: Operands
+    values: Operands
     slots: ItemSlots
     begins: Ints  # [T]: the first row of each row's item, or T
 
@@ -159,11 +173,11 @@ class Items:
         placed = ItemSlots(jnp.asarray(rows), jnp.asarray(begins), jnp.asarray(slots))
         return cls(queries, keys, values, placed, firsts)
 
-    def expected(self, scale: Scale = scaled_for_tpus) -> AttentionOutput:
+    def expected(self, scale: Scale = scaled_for_tpus) -> Expected:
         T = len(self.queries)
         seen = (self.begins[:, None] <= np.arange(T)) & (np.arange(T) <= np.arange(T)[:, None])
         keys, values = (np.asarray(part, np.float64).swapaxes(0, 1) for part in (self.keys, self.values))
-        return AttentionOutput(*map(jnp.asarray, oracle(scale(self.queries), keys, values, seen)))
+        return oracle(scale(self.queries), keys, values, seen)
 
 
 @dataclass(frozen=True)
@@ -186,17 +200,21 @@ class Extension:
         items = self.items
         return (items.queries, items.keys, items.values, items.slots, *self.prefixes.arguments[1:])
 
-    def expected(self, scale: Scale = scaled_for_tpus) -> AttentionOutput:
-        return merge(self.items.expected(scale), self.prefixes.expected(scale))
+    def expected(self, scale: Scale = scaled_for_tpus) -> Expected:
+        parts = self.items.expected(scale), self.prefixes.expected(scale)
+        log_sum_exp = np.logaddexp(parts[0].log_sum_exp, parts[1].log_sum_exp)
+        whole = np.where(np.isfinite(log_sum_exp), log_sum_exp, 0)
+        weighted = (part.out * np.exp(part.log_sum_exp - whole)[..., None] for part in parts)
+        return Expected(sum(weighted, np.zeros(())), log_sum_exp)
 
 
 @dataclass(frozen=True)
 class Packed:
     """A packed sequence: rows that see two ranges of it."""
 
-    queries: jnp.ndarray  # [T, H, D]
-    keys: jnp.ndarray
-    values: jnp.ndarray
+    queries: Operands  # [T, H, D]
+    keys: Operands
+    values: Operands
     ranges: Ints  # [T, 2, 2]
 
     @classmethod
@@ -209,14 +227,14 @@ class Packed:
     def arguments(self) -> tuple[Any, ...]:
         return self.queries, self.keys, self.values, self.ranges
 
-    def expected(self, scale: Scale = scaled_for_tpus) -> AttentionOutput:
+    def expected(self, scale: Scale = scaled_for_tpus) -> Expected:
         positions = np.arange(len(self.queries))
         inside: npt.NDArray[np.bool_] = (self.ranges[..., 0, None] <= positions) & (
             positions < self.ranges[..., 1, None]
         )
         seen: npt.NDArray[np.bool_] = np.any(inside, axis=1)
         keys, values = (np.asarray(part, np.float64).swapaxes(0, 1) for part in (self.keys, self.values))
-        return AttentionOutput(*map(jnp.asarray, oracle(scale(self.queries), keys, values, seen)))
+        return oracle(scale(self.queries), keys, values, seen)
 
 
 def segments(prefix: int, lengths: Sequence[int], T: int) -> Ints:
@@ -232,7 +250,7 @@ def segments(prefix: int, lengths: Sequence[int], T: int) -> Ints:
     return ranges
 
 
-def oracle(scaled: Floats, keys: Floats, values: Floats, seen: npt.NDArray[np.bool_]) -> tuple[Floats, Floats]:
+def oracle(scaled: Floats, keys: Floats, values: Floats, seen: npt.NDArray[np.bool_]) -> Expected:
     """Return attention in float64: scaled queries [T, H, D], keys and values [K, S, D], seen [T, S]."""
     keys, values = (np.repeat(part, H // K, axis=0) for part in (keys, values))
     scores = np.where(seen[:, None], np.einsum("thd,hsd->ths", scaled, keys), -np.inf)
@@ -242,9 +260,9 @@ def oracle(scaled: Floats, keys: Floats, values: Floats, seen: npt.NDArray[np.bo
     total = weights.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore"):
         log_sum_exp = (peak + np.log(total))[..., 0]
-    return np.einsum("ths,hsd->thd", weights / np.where(total == 0, 1, total), values), log_sum_exp
+    return Expected(np.einsum("ths,hsd->thd", weights / np.where(total == 0, 1, total), values), log_sum_exp)
 
 
-def assert_close(found: AttentionOutput, expected: AttentionOutput) -> None:
+def assert_close(found: AttentionOutput, expected: Expected) -> None:
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=2e-5)
     np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE, rtol=2**-7)

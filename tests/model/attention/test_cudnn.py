@@ -21,17 +21,18 @@ from model.attention.cudnn import UNSEEN, CuDNNAttention, by_cudnn, cudnn_or_xla
 from model.attention.xla import XLAAttention
 from model.platforms import Platform
 from tests.model.attention.attention_steps import (
+    BF16,
     BLOCK,
-    TOLERANCE,
     Extension,
     Packed,
     Prefixes,
+    assert_close,
+    computed,
+    quickly,
     scaled,
     segments,
 )
 from tests.model.devices import stand_in
-
-BF16 = jnp.dtype(jnp.bfloat16)
 
 
 def by_xla(queries: Array, keys: Array, values: Array, lengths: Array, bias: Array) -> tuple[Array, Array]:
@@ -55,7 +56,7 @@ FEW_KEYS = CuDNNAttention(fused=by_xla, prefix_keys=2 * BLOCK, packed_queries=19
 ALL_KEYS = CuDNNAttention(fused=by_xla)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(quickly, static_argnums=0)
 def attend_prefixes(attention: CuDNNAttention, *arguments: Any) -> AttentionOutput:
     *pool, table, counts, ends = arguments
     attend: Callable[..., AttentionOutput] = attention.prefix(StepPrefixes(BLOCK, table, counts, ends))
@@ -63,10 +64,10 @@ def attend_prefixes(attention: CuDNNAttention, *arguments: Any) -> AttentionOutp
 
 
 def of_prefixes(step: Prefixes, attention: CuDNNAttention = FEW_KEYS) -> AttentionOutput:
-    return AttentionOutput(*attend_prefixes(attention, *step.arguments))
+    return computed(attend_prefixes, attention, *step.arguments)
 
 
-@jax.jit
+@quickly
 def attend_items(queries: Any, keys: Any, values: Any, items: ItemSlots, *others: Any) -> AttentionOutput:
     *pool, table, counts, ends = others
     attend: Callable[..., AttentionOutput] = FEW_KEYS.extension(items, StepPrefixes(BLOCK, table, counts, ends))
@@ -74,13 +75,7 @@ def attend_items(queries: Any, keys: Any, values: Any, items: ItemSlots, *others
 
 
 def of_items(step: Extension) -> AttentionOutput:
-    return AttentionOutput(*attend_items(*step.arguments))
-
-
-def assert_close(found: AttentionOutput, expected: AttentionOutput) -> None:
-    """As the others, but for the output, which is rounded to bf16."""
-    np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=2e-5)
-    np.testing.assert_allclose(found.out, expected.out, atol=TOLERANCE, rtol=2**-7)
+    return computed(attend_items, *step.arguments)
 
 
 RAGGED = Prefixes.of(
@@ -129,13 +124,12 @@ def test_an_item_has_the_same_bits_behind_and_beside_others() -> None:
     """Its slot stands elsewhere in a tile, and beside one that takes several tiles."""
     ends = np.full(ROWS, 41, np.int32)
     one, other = Extension.of([20, 20], ROWS, SLOTS, ends), Extension.of([300, 17, 20], ROWS, SLOTS, ends, seed=1)
-    parts = [np.asarray(part, np.float32) for part in (other.items.queries, other.items.keys, other.items.values)]
+    parts = other.items.queries, other.items.keys, other.items.values
     for part, original in zip(parts, (one.items.queries, one.items.keys, one.items.values), strict=True):
-        part[317:337] = np.asarray(original[:20], np.float32)
-    queries, keys, values = (jnp.asarray(part, jnp.bfloat16) for part in parts)
+        part[317:337] = original[:20]
     same = replace(one.prefixes, table=np.tile(one.prefixes.table[:1], (ROWS // 128, 1)))
-    items = replace(other.items, queries=queries, keys=keys, values=values)
-    found, again = of_items(replace(one, prefixes=same)), of_items(Extension(items, replace(same, queries=queries)))
+    found = of_items(replace(one, prefixes=same))
+    again = of_items(Extension(other.items, replace(same, queries=other.items.queries)))
     assert np.array_equal(found.out[:20], again.out[317:337])
     assert np.array_equal(found.log_sum_exp[:20], again.log_sum_exp[317:337])
 
@@ -143,7 +137,7 @@ def test_an_item_has_the_same_bits_behind_and_beside_others() -> None:
 def test_a_packed_sequence_sees_prefixes_and_segments() -> None:
     step = Packed.of(segments(300, [20, 1, 100, 33, 7], 500))
     queries, keys, values, ranges = step.arguments
-    found = AttentionOutput(*jax.jit(lambda *part: FEW_KEYS.packed(ranges)(*part))(queries, keys, values))
+    found = computed(quickly(lambda *part: FEW_KEYS.packed(ranges)(*part)), queries, keys, values)
     assert_close(found, step.expected(scaled))
     assert np.isneginf(found.log_sum_exp[461:]).all(), "rows of no item see nothing"
 

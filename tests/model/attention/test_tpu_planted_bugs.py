@@ -13,7 +13,15 @@ import pytest
 from model.attention.contract import AttentionOutput
 from model.attention.tpu import attention, kernel
 from model.attention.tpu.kernel import Pool, Ranged
-from tests.model.attention.attention_steps import TOLERANCE, Extension, Prefixes, of_items, of_prefixes
+from tests.model.attention.attention_steps import (
+    TOLERANCE,
+    Expected,
+    Extension,
+    Prefixes,
+    of_items,
+    of_prefixes,
+    quickly,
+)
 
 PREFIXES = Prefixes.of(
     [[3, 1, 4], [3, 1, 4], [7, 2, 6]], [[*range(32, 48)], [*range(1, 33, 2)], [*range(20, 36)]], seed=3
@@ -21,7 +29,7 @@ PREFIXES = Prefixes.of(
 ITEMS = Extension.of([250, 60, 9, 5, 1], 384, 512, np.zeros(384, np.int32), seed=3)
 
 
-def differs(found: AttentionOutput, expected: AttentionOutput) -> bool:
+def differs(found: AttentionOutput, expected: Expected) -> bool:
     """Return whether results differ by more than ten times the tolerance."""
     return bool(np.abs(np.asarray(found.out) - np.asarray(expected.out)).max() > 10 * TOLERANCE)
 
@@ -49,7 +57,7 @@ def with_any_of(bugs: Iterable[Bug], attend: Callable[..., tuple[Any, Any]]) -> 
             patches.setattr(attention, "attend", planted)
             return attend(*arguments)
 
-    program = jax.jit(attend_with)
+    program = quickly(attend_with)
     return lambda number, *arguments: AttentionOutput(*program(np.int32(number), *arguments))
 
 

@@ -30,10 +30,15 @@ from tests.model.decisions.test_decisions import assert_same_answers
 from tests.model.decisions.test_isolation import WAYS
 
 SLOTS, ADAPTED, CODES = "slots", "slots behind a soft cap and an adapter", "codes"
+AS_PARTS = ("slots on gemma3", "codes on qwen35")
+"""Those whose body is compared with the same references as a part of a model that sees pictures, too."""
 WIDTH = 64  # of the body of SLOTS
 
 
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.matrix) if name in AS_PARTS else name for name in HEADS],
+)
 def test_prompts_and_answers_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     deciding, references = Deciding(write_head(tmp_path, HEADS[name])), read_references()[name]
     for asked in ASKED:
@@ -50,8 +55,8 @@ def test_prompts_and_answers_are_those_of_the_reference(name: str, tmp_path: Pat
     [
         (SLOTS, write_as_saved),
         (SLOTS, write_as_body),
-        ("slots on gemma3", write_as_part),
-        ("codes on qwen35", write_as_part),
+        pytest.param(AS_PARTS[0], write_as_part, marks=pytest.mark.slow),
+        (AS_PARTS[1], write_as_part),
     ],
 )
 def test_a_model_that_transformers_has_saved_and_a_body_without_a_head_of_its_own_give_the_same_answers(
@@ -63,8 +68,15 @@ def test_a_model_that_transformers_has_saved_and_a_body_without_a_head_of_its_ow
         assert_same_answers(deciding.answer(REQUESTS[asked])["answers"], references[asked]["answers"])
 
 
-@pytest.mark.parametrize("name", [ADAPTED, CODES])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        *(("layer by layer", name) for name in (ADAPTED, CODES)),
+        ("whole steps", CODES),
+        ("serial", ADAPTED),
+        *(pytest.param(*both, marks=pytest.mark.matrix) for both in (("whole steps", ADAPTED), ("serial", CODES))),
+    ],
+)
 def test_an_answer_has_the_same_bits_alone_and_among_others(way: str, name: str, tmp_path: Path) -> None:
     deciding = Deciding(write_head(tmp_path, HEADS[name]), **WAYS[way])
     asked: dict[str, Any] = {"refund": REFUND, "team": TEAM, "urgency": URGENCY}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from model.layers.rotation import RotaryEmbedding
 from model.layers.tpu.gate import gated
 from model.layers.tpu.projection import ROWS, tiles_of_part
 from model.layers.tpu.rotation import TPURotation
-from tests.model.attention.attention_steps import races_found
+from tests.model.attention.attention_steps import quickly, races_found
 
 D, WIDTH = 16, 24
 INTERPRETED = pltpu.InterpretParams(detect_races=True)
@@ -33,7 +34,7 @@ def norm_of(random: np.random.RandomState, size: int = D) -> RMSNorm:
 
 def rotary(rows: int) -> RotaryEmbedding:
     angles = np.random.RandomState(rows).uniform(-4, 4, (rows, D // 2)).astype(np.float32)
-    return RotaryEmbedding(jnp.cos(angles), jnp.sin(angles))
+    return RotaryEmbedding(jnp.asarray(np.cos(angles)), jnp.asarray(np.sin(angles)))
 
 
 def assert_close(found: Any, expected: Any) -> None:
@@ -41,22 +42,22 @@ def assert_close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.asarray(found, np.float32), np.asarray(expected, np.float32), rtol=2**-6, atol=4e-3)
 
 
-@pytest.mark.parametrize("norm", [True, False])
-@pytest.mark.parametrize(("rows", "heads"), [(2 * ROWS, 4), (ROWS + 40, 3)])
+@pytest.mark.parametrize(("rows", "heads", "norm"), [(2 * ROWS, 4, False), (ROWS + 40, 3, True)])
 def test_heads_are_normed_and_rotated_as_without_the_kernel_and_nothing_races(
-    norm: bool, rows: int, heads: int
+    rows: int, heads: int, norm: bool
 ) -> None:
     """Two whole tiles, and one with a rest, which fills no whole step of the grid."""
     random = np.random.RandomState(rows)
-    projected = jnp.asarray(random.standard_normal((rows, heads * D)) * 3, jnp.float32)
+    projected = (random.standard_normal((rows, heads * D)) * 3).astype(np.float32)
     of_heads = norm_of(random) if norm else None
 
     def by_kernel(projected: Array) -> Array:
         return TPURotation.of(rotary(rows), interpret=INTERPRETED).heads(projected, D, of_heads, jnp.bfloat16)
 
-    found = jax.jit(by_kernel)(projected)
+    found = quickly(by_kernel)(projected)
     assert not races_found()
-    assert_close(found, rotary(rows).heads(projected, D, of_heads, jnp.bfloat16))
+    expected = quickly(lambda projected: rotary(rows).heads(projected, D, of_heads, jnp.bfloat16))
+    assert_close(found, expected(projected))
 
 
 def stacks(number: Array) -> list[OfStack]:
@@ -65,61 +66,87 @@ def stacks(number: Array) -> list[OfStack]:
     return [OfStack(part, number) for part in jnp.split(STACK[:, :, : stops[-1] + KEY_HEADS * D], stops, axis=2)]
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("of_heads", [True, False])
-@pytest.mark.parametrize("rows", [4 * ROWS, ROWS + 40])
+Projected = Callable[..., tuple[Array, Array, Array]]
+"""Takes hidden states, rotary embeddings and the number of a layer. Returns queries, keys and values."""
+
+
+@cache
+def projections(before: bool, of_heads: bool) -> tuple[Projected, Projected]:
+    """Return the projections of a layer of a stack by the kernel, and without it.
+
+    before: whether they have the norm before them; of_heads: whether queries and keys are normed.
+    """
+    random = np.random.RandomState(5)
+    norm = norm_of(random, WIDTH) if before else None
+    norms = [norm_of(random), norm_of(random)] if of_heads else [None, None]
+
+    def by_kernel(hidden: Array, rotary: RotaryEmbedding, number: Array) -> tuple[Array, Array, Array]:
+        return TPURotation.of(rotary, interpret=INTERPRETED).project_qkv(hidden, norm, stacks(number), norms, D)
+
+    def plainly(hidden: Array, rotary: RotaryEmbedding, number: Array) -> tuple[Array, Array, Array]:
+        entering = hidden if norm is None else rms_norm(hidden, *norm)
+        query, key, value = (project(entering, weight[...]) for weight in stacks(number))
+        queries, keys = (
+            rotary.heads(part, D, of_part, jnp.bfloat16) for part, of_part in zip((query, key), norms, strict=True)
+        )
+        return queries, keys, rotary.values(value, D, jnp.bfloat16)
+
+    return quickly(by_kernel), quickly(plainly)
+
+
+@pytest.mark.parametrize(
+    ("before", "of_heads", "rows"),
+    [
+        (True, True, 4 * ROWS),
+        (True, False, ROWS + 40),
+        (False, True, ROWS + 40),
+        *(pytest.param(False, False, rows, marks=pytest.mark.matrix) for rows in (4 * ROWS, ROWS + 40)),
+    ],
+)
 def test_queries_keys_and_values_are_one_kernel_with_the_norm_before_them(
     before: bool, of_heads: bool, rows: int
 ) -> None:
     """Of a layer of a stack. The second number of rows fills no whole step of the grid."""
-    random = np.random.RandomState(5)
-    hidden = jnp.asarray(random.standard_normal((rows, WIDTH)) * 3, jnp.float32)
-    norm = norm_of(random, WIDTH) if before else None
-    norms = [norm_of(random), norm_of(random)] if of_heads else [None, None]
-
-    def by_kernel(hidden: Array, number: Array) -> tuple[Array, ...]:
-        return TPURotation.of(rotary(rows), interpret=INTERPRETED).project_qkv(hidden, norm, stacks(number), norms, D)
-
-    queries, keys, values = jax.jit(by_kernel)(hidden, jnp.int32(2))
+    hidden = (np.random.RandomState(5).standard_normal((rows, WIDTH)) * 3).astype(np.float32)
+    by_kernel, plainly = projections(before, of_heads)
+    found = by_kernel(hidden, rotary(rows), np.int32(2))
     assert not races_found()
-    entering = hidden if norm is None else rms_norm(hidden, *norm)
-    query, key, value = (project(entering, weight[...]) for weight in stacks(jnp.int32(2)))
-    assert_close(queries, rotary(rows).heads(query, D, norms[0], jnp.bfloat16))
-    assert_close(keys, rotary(rows).heads(key, D, norms[1], jnp.bfloat16))
-    assert_close(values, rotary(rows).values(value, D, jnp.bfloat16))
+    for one, expected in zip(found, plainly(hidden, rotary(rows), np.int32(2)), strict=True):
+        assert_close(one, expected)
 
 
 def test_a_row_is_projected_to_the_same_bits_beside_other_rows() -> None:
     random = np.random.RandomState(6)
-    hidden = jnp.asarray(random.standard_normal((2 * ROWS, WIDTH)), jnp.float32)
-    order = random.permutation(2 * ROWS)
-    cos, sin = rotary(2 * ROWS)
-    norm, norms = norm_of(random, WIDTH), [norm_of(random), norm_of(random)]
+    rows = 4 * ROWS  # as in the test before, whose program this is
+    hidden = random.standard_normal((rows, WIDTH)).astype(np.float32)
+    order = random.permutation(rows)
+    cos, sin = map(np.asarray, rotary(rows))
+    others = hidden[order]
+    others[: ROWS // 2] *= 100
+    by_kernel, _ = projections(before=True, of_heads=True)
+    found = by_kernel(hidden, rotary(rows), np.int32(0))
+    again = by_kernel(others, RotaryEmbedding(jnp.asarray(cos[order]), jnp.asarray(sin[order])), np.int32(0))
+    for one, expected in zip(again, found, strict=True):
+        assert np.array_equal(np.asarray(one)[ROWS // 2 :], np.asarray(expected)[order][ROWS // 2 :])
 
-    def by_kernel(hidden: Array, cos: Array, sin: Array) -> Array:
-        rotation = TPURotation.of(RotaryEmbedding(cos, sin), interpret=INTERPRETED)
-        return jnp.concatenate(rotation.project_qkv(hidden, norm, stacks(jnp.int32(0)), norms, D), axis=1)
 
-    found = jax.jit(by_kernel)(hidden, cos, sin)
-    again = jax.jit(by_kernel)(hidden[order].at[: ROWS // 2].multiply(100), cos[order], sin[order])
-    assert np.array_equal(again[ROWS // 2 :], found[order][ROWS // 2 :])
-
-
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("activation", "before"), zip(ACTIVATIONS, (True, False), strict=True))
 def test_norm_gate_and_up_projection_and_activation_are_one_kernel(activation: str, before: bool) -> None:
     random = np.random.RandomState(8)
-    hidden = jnp.asarray(random.standard_normal((ROWS + 8, WIDTH)) * 3, jnp.float32)
+    hidden = (random.standard_normal((ROWS + 8, WIDTH)) * 3).astype(np.float32)
     norm = norm_of(random, WIDTH) if before else None
 
     def by_kernel(hidden: Array) -> Array:
         gate, up = OfStack(GATE, jnp.int32(1)), OfStack(UP, jnp.int32(1))
         return gated(hidden, norm, gate, up, activation, interpret=INTERPRETED)
 
-    found = jax.jit(by_kernel)(hidden)
+    def plainly(hidden: Array) -> Array:
+        entering = hidden if norm is None else rms_norm(hidden, *norm)
+        return ACTIVATIONS[activation](project(entering, GATE[1])) * project(entering, UP[1])
+
+    found = quickly(by_kernel)(hidden)
     assert not races_found()
-    entering = hidden if norm is None else rms_norm(hidden, *norm)
-    assert_close(found, ACTIVATIONS[activation](project(entering, GATE[1])) * project(entering, UP[1]))
+    assert_close(found, quickly(plainly)(hidden))
 
 
 def test_a_part_has_the_most_tiles_of_which_few_are_computed_in_vain() -> None:

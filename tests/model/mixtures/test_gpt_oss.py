@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import Array
 
+from demonstration.saving import config_fields
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.decoder import SelfAttention
@@ -24,7 +25,7 @@ from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.checks.test_known_answer import Table
 
 NAME = "gpt-oss"
-FIELDS = EVERY[NAME].to_huggingface()
+FIELDS = config_fields(EVERY[NAME])
 
 
 def _without_sinks(attention: SelfAttention, found: AttentionOutput) -> Array:

@@ -56,9 +56,9 @@ def test_prefills_hits_and_evictions_are_counted(checkpoint: Callable[[str], Pat
     assert engine.prefix_cache.counts() == {"prefills": 4, "shared": 0, "hits": 2, "evictions": 3, "expirations": 0}
 
 
-def test_an_unused_prefix_expires(checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_prefix_expires(checkpoint: Callable[[str], Path]) -> None:
     engine, now = load(checkpoint, multi_item_prefill_extend_cache_timeout=60), 0.0
-    monkeypatch.setattr(engine.prefix_cache.blocks, "_clock", lambda: now)
+    engine.prefix_cache.blocks._clock = lambda: now
     for seconds in (0.0, 59.0, 61.0, 0.0):
         now += seconds
         expected = logits(engine, group(50, 1))

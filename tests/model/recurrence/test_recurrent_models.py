@@ -148,7 +148,7 @@ def test_packed_sequences_are_refused_by_the_name_of_the_setting(checkpoint: Cal
 
 def test_the_planner_never_packs_these_models(checkpoint: Callable[[str], Path]) -> None:
     """Without batch invariance it compares all algorithms that are possible."""
-    engine = engines.load(checkpoint("qwen35"), "float32", "auto", batch_invariant=False)
+    engine = engines.load(checkpoint("qwen35"), "float32", "auto", batch_invariant=False, step_tokens=STEP)
     policy = engine.planner.policy
     assert not policy.may_use_segments
     assert not policy.may_use_dense_mask

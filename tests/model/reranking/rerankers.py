@@ -15,6 +15,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from demonstration.saving import config_fields
 from model.architecture.config import DecoderConfig
 from scoring.templates.known import KnownTemplates
 from scoring.tokenizing.tokenization import TextTokenizer
@@ -72,7 +73,7 @@ def write_checkpoint(directory: Path, name: str, texts: Sequence[str] = ()) -> P
     config, tokenizer = reranker.config, _tokenizer(texts)
     write(directory, tokenizer, config.family, reranker.tokenizer_class, added, pad_token="<|endoftext|>")
     config = replace(config, vocabulary=TextTokenizer.load(directory).vocabulary)
-    (directory / "config.json").write_text(json.dumps(config.to_huggingface() | {"dtype": "float32"}))
+    (directory / "config.json").write_text(json.dumps(config_fields(config) | {"dtype": "float32"}))
     save_file(tensors(config, SEED), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 

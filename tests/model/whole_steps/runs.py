@@ -1,29 +1,44 @@
-"""Whole steps of a small decoder, on the device that the tests run on."""
+"""Short whole steps of small decoders, by an engine or without one, on the device that the tests run on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from model.architecture.decoder import Decoder
 from model.attention.contract import WholeStepAttention
 from model.attention.xla import XLAAttention
+from model.engine import Engine
+from model.executable_table import ExecutableTable
 from model.forward import Extension
 from model.layers.linear import project
+from model.whole_steps import shape
 from model.whole_steps.decoder import Pool, StackedDecoder
-from model.whole_steps.extend import extend
+from model.whole_steps.extend import ExtendKey
 from model.whole_steps.filling import filled
 from model.whole_steps.layout import ItemStep, PrefillStep
-from model.whole_steps.packed import packed
-from model.whole_steps.prefill import prefill
+from model.whole_steps.packed import PackedKey
+from model.whole_steps.prefill import PrefillKey
 from model.whole_steps.shape import StepShape
+from tests.model import engines
+from tests.model.engines import DType
+from tests.model.whole_steps.conftest import WHOLE_STEPS
 
-SMALL = StepShape(tokens=128, tile_rows=32, block_tokens=64, blocks=16, longest=8, max_items=32)
+SMALL = StepShape(tokens=128, tile_rows=32, block_tokens=64, blocks=257, longest=16, max_items=64)
+"""That of engines of :func:`short_steps`, so that all tests here compile the programs of one shape."""
+
+
+def short_steps(directory: Path, dtype: DType = "float32", **settings: Any) -> Engine:
+    """An engine over a checkpoint directory, whose steps have two blocks of two tiles."""
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(shape, "TILE_ROWS", SMALL.tile_rows)
+        return engines.load(directory, dtype, platform=WHOLE_STEPS, step_tokens=SMALL.tokens, **settings)
 
 
 @dataclass
@@ -38,12 +53,11 @@ class WholeSteps:
         recurrence = self.decoder.config.recurrence
         self.shape = replace(self.shape, inputs=0 if recurrence is None else recurrence.inputs)
         self.stacked = StackedDecoder(self.decoder, self.attention, self.shape)
-        count = len(self.stacked.weights)
-        self._extend = jax.jit(partial(extend, self.stacked))
-        donated = tuple(range(count, count + len(self.stacked.pool())))
-        self._prefill = jax.jit(partial(prefill, self.stacked), donate_argnums=donated)
-        self._packed = jax.jit(partial(packed, self.stacked, False))
+        self._programs = ExecutableTable(self.stacked, WHOLE_STEPS, engines.unchecked)
         self.pool = self.stacked.empty_pool()
+        self._logprobs = jax.jit(
+            lambda hidden: jax.nn.log_softmax(project(self.decoder.model.norm(hidden), self.decoder.head_kernel()))
+        )
 
     def prefill(self, prefixes: Sequence[Prefix]) -> np.ndarray:
         """Write prefixes into the pool. Returns the hidden states of their last tokens: [prefixes, width]."""
@@ -51,7 +65,7 @@ class WholeSteps:
         pieces = [piece for prefix in prefixes for piece in prefix.pieces(self.shape)]
         for step in filled(pieces, self.shape):
             arrays = PrefillStep.of(step, self.shape).arrays
-            states, *pool = self._prefill(*self.stacked.weights, *self.pool.arrays, *arrays)
+            states, *pool = self._programs[PrefillKey()](*self.stacked.weights, *self.pool.arrays, *arrays)
             self.pool = Pool.of(pool)
             hidden |= {id(piece.table): state for piece, state in zip(step, np.asarray(states), strict=False)}
         return np.stack([hidden[id(prefix.table)] for prefix in prefixes])
@@ -60,7 +74,8 @@ class WholeSteps:
         """Return the hidden states of items: [items, width]."""
         hidden: dict[int, np.ndarray] = {}
         for step in filled(items, self.shape):
-            (states,) = self._extend(*self.stacked.weights, *self.pool.arrays, *ItemStep.of(step, self.shape).arrays)
+            arrays = ItemStep.of(step, self.shape).arrays
+            (states,) = self._programs[ExtendKey()](*self.stacked.weights, *self.pool.arrays, *arrays)
             hidden |= zip(map(id, step), np.asarray(states), strict=False)
         return np.stack([hidden[id(item)] for item in items])
 
@@ -69,13 +84,14 @@ class WholeSteps:
 
         arrays: see :meth:`model.packed_sequence.PackedSequence.arrays`.
         """
-        (states,) = self._packed(*self.stacked.weights, *arrays)
+        key = PackedKey(len(arrays[0]), len(arrays[-1]), dense=False)
+        (states,) = self._programs[key](*self.stacked.weights, *arrays)
         return np.asarray(states)
 
     def logprobs(self, hidden: np.ndarray) -> np.ndarray:
-        """Return log-probabilities over the vocabulary of hidden states: [n, vocabulary]."""
-        logits = project(self.decoder.model.norm(jnp.asarray(hidden)), self.decoder.head_kernel())
-        return np.asarray(jax.nn.log_softmax(logits))
+        """Return log-probabilities over the vocabulary of hidden states, as many as a step has items at most."""
+        padded = np.pad(hidden, ((0, self.shape.max_items - len(hidden)), (0, 0)))
+        return np.asarray(self._logprobs(padded))[: len(hidden)]
 
 
 @dataclass(frozen=True, eq=False)

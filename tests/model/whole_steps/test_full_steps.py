@@ -19,11 +19,9 @@ from model.whole_steps.forward import Key, WholeStepForward
 from model.whole_steps.full_steps import full_steps
 from model.whole_steps.prefill import PrefillKey
 from model.whole_steps.shape import StepShape
-from tests.model import engines
 from tests.model.engines import DType
-from tests.model.whole_steps.conftest import WHOLE_STEPS
+from tests.model.whole_steps.runs import short_steps
 
-STEP = 256
 Arguments = tuple[Any, ...]
 Outputs = tuple[Any, ...]
 Program = Callable[..., Outputs]
@@ -33,7 +31,7 @@ Change = Callable[[Program], Program]
 @pytest.fixture(scope="module")
 def load(checkpoint: Callable[[str], Path]) -> Callable[..., Engine]:
     def loaded(name: str = "untied", dtype: DType = "float32", **settings: Any) -> Engine:
-        return engines.load(checkpoint(name), dtype, platform=WHOLE_STEPS, step_tokens=STEP, **settings)
+        return short_steps(checkpoint(name), dtype, **settings)
 
     return loaded
 

@@ -29,7 +29,7 @@ from tests.model.continuations.test_preempted_labels import (  # the tests and t
 )
 from tests.model.geometries import VOCABULARY
 from tests.model.test_preemption import CROWDED, ROOMY, Load, group, logits
-from tests.model.whole_steps.conftest import WHOLE_STEPS
+from tests.model.whole_steps.runs import SMALL, short_steps
 
 __all__ = [
     "alone",
@@ -37,19 +37,16 @@ __all__ = [
     "test_labels_that_are_ended_between_two_steps_leave_no_block_in_use",
     "test_labels_that_are_preempted_at_every_step_release_all_blocks",
 ]
-STEP, BLOCK = 128, 64
-"""Tokens of a step, which has two tiles, and of a block. A crowded pool has ten blocks."""
+BLOCK = SMALL.block_tokens
+"""Tokens of a block. A step has two blocks, and a crowded pool has ten."""
 
 
 @pytest.fixture(scope="module")
 def load(checkpoint: Callable[[str], Path]) -> Load:
     def loaded(blocks: int = ROOMY) -> Engine:
-        return engines.load(
+        return short_steps(
             checkpoint("untied"),
-            "float32",
-            platform=WHOLE_STEPS,
             context=None if blocks == ROOMY else CROWDED,
-            step_tokens=STEP,
             prefix_cache_bytes=blocks * engines.block_bytes(EVERY["untied"], BLOCK),
         )
 

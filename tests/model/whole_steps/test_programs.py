@@ -36,6 +36,8 @@ FAMILIES = (
 )
 RECURRENT = ("qwen35", pytest.param("qwen35 in turn", marks=pytest.mark.matrix))
 PREFIXES = (70, 33, 5, 128)
+PACKED, READ = 640, 64
+"""Tokens of a packed sequence, and those of them whose states are read."""
 ITEMS = ((1, 2, 8, 31, 40, 3, 3, 9), (20,) * 9, (100, 7), (16, 5, 1))
 
 Loaded = Callable[[str, DType], Engine]
@@ -122,8 +124,8 @@ def test_packed_sequences_have_the_scores_of_programs_by_layer(name: str, engine
         groups.append(
             (prefix.tokens, [Row(item.tokens, item.start, buffer, np.array([i])) for i, item in enumerate(of_prefix)])
         )
-    (packed,) = pack_sequences(groups, 640, 64)
-    found = whole.logprobs(whole.packed(*packed.arrays(640, 64, config.window)))
+    (packed,) = pack_sequences(groups, PACKED, READ)
+    found = whole.logprobs(whole.packed(*packed.arrays(PACKED, READ, config.window)))
     for row, scores in zip(packed.rows, found, strict=False):
         tokens = np.concatenate([groups[row.buffer.chunk.id][0][: row.begin], row.tokens])
         np.testing.assert_allclose(scores[None], engines.logprobs(engine(name, "float32"), [tokens]), atol=2e-5)
@@ -172,16 +174,20 @@ def test_the_order_of_prefixes_and_items_does_not_change_a_bit(whole: WholeSteps
         assert np.array_equal(whole.extend([asked[n] for n in order]), expected[order])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 2e-5), pytest.param("bfloat16", 0.05, marks=pytest.mark.slow)]
+)
 def test_a_layer_that_computes_its_mlp_in_parts_has_the_same_states(
-    whole: WholeSteps, monkeypatch: pytest.MonkeyPatch
+    dtype: DType, tolerance: float, whole_steps: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tokens,) = sequences(whole.decoder.config, 5, (100,))
-    places = np.arange(100, dtype=np.int32)
-    ranges = np.stack([np.zeros((100, 2), np.int32), np.stack([places * 0, places + 1], axis=1)], axis=1)
-    expected = whole.packed(tokens, places, ranges, places)
-    monkeypatch.setattr(decoder, "MLP_ROWS", 48)
-    found = WholeSteps(whole.decoder).packed(tokens, places, ranges, places)
-    tolerance = 2e-5 if whole.decoder.head_kernel().dtype == np.float32 else 0.05
+    whole = whole_steps("tied", dtype)
+    (tokens,) = sequences(whole.decoder.config, 5, (PACKED,))
+    places = np.arange(PACKED, dtype=np.int32)
+    ranges = np.stack([np.zeros((PACKED, 2), np.int32), np.stack([places * 0, places + 1], axis=1)], axis=1)
+    read = places[:: PACKED // READ]
+    expected = whole.packed(tokens, places, ranges, read)
+    monkeypatch.setattr(decoder, "MLP_ROWS", 300)
+    found = WholeSteps(whole.decoder).packed(tokens, places, ranges, read)
     np.testing.assert_allclose(whole.logprobs(found), whole.logprobs(expected), rtol=0, atol=tolerance)
 
 
@@ -207,7 +213,7 @@ def test_a_prefix_has_the_same_bits_alone_among_others_and_in_other_blocks(whole
     for prefix, state in zip(filled, together, strict=True):
         (alone,) = whole.prefill([Prefix(prefix.tokens, table(list(range(SMALL.longest))))])
         assert np.array_equal(alone, state)
-    elsewhere = [Prefix(prefix.tokens, 14 - prefix.table) for prefix in filled]
+    elsewhere = [Prefix(prefix.tokens, SMALL.blocks - 2 - prefix.table) for prefix in filled]
     whole.prefill(elsewhere[::-1])
     assert np.array_equal(whole.extend(list(chain(*items(whole.decoder.config, elsewhere)))), behind)
 

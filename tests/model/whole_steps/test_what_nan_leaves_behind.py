@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from model.engine import Engine
-from model.platforms import Platform
 from model.score_buffer import EngineError
-from model.whole_steps.shape import TILE_ROWS
 from scoring.layout import GroupWork
 from tests.model import engines
 from tests.model.checkpoints import EVERY, tensors, write
 from tests.model.engines import chunk
-from tests.model.whole_steps.conftest import WHOLE_STEPS
+from tests.model.whole_steps.runs import SMALL, short_steps
 
-BLOCK = 2 * TILE_ROWS
-"""Tokens of a block, of which a short sequence writes the first half alone."""
+BLOCK, HALF = SMALL.block_tokens, SMALL.tile_rows
+"""Tokens of a block, and of the half of it that a short sequence writes."""
 
 CONFIG = EVERY["untied"]
 BROKEN = 7
@@ -30,9 +27,11 @@ BROKEN = 7
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     weights = tensors(CONFIG, 3)
     weights["model.embed_tokens.weight"][BROKEN] = np.nan
-    whole = replace(WHOLE_STEPS, largest_block=BLOCK)
-    platform: Platform = whole if request.param == "whole steps" else engines.PLATFORM
-    return engines.load(write(tmp_path, CONFIG, weights), "float32", platform=platform, step_tokens=BLOCK)
+    broken = write(tmp_path, CONFIG, weights)
+    # Queries have blocks here even if they are so short that they would be computed again with each item.
+    if request.param == "whole steps":
+        return short_steps(broken, multi_item_algorithm="prefill_extend")
+    return engines.load(broken, "float32", "prefill_extend", step_tokens=BLOCK)
 
 
 def group(number: int, query: np.ndarray) -> GroupWork:
@@ -43,7 +42,7 @@ def group(number: int, query: np.ndarray) -> GroupWork:
 @pytest.mark.usefixtures("unchecked_programs")  # NumPy finds no state of that token either
 def test_a_sequence_gets_the_same_bits_in_a_block_that_held_what_is_no_number(engine: Engine) -> None:
     random = np.random.RandomState(4)
-    short, long = (random.randint(10, CONFIG.vocabulary, n).astype(np.int32) for n in (TILE_ROWS - 20, BLOCK - 10))
+    short, long = (random.randint(10, CONFIG.vocabulary, n).astype(np.int32) for n in (HALF - 20, BLOCK - 10))
     expected = engines.score(engine, [group(0, short)])[0]
     engine.prefix_cache.clear()
     long[-30:] = BROKEN

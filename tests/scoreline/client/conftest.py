@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scoreline.running import Up
+from tests.scoreline.running import CommandUp
 from tests.services import free_port
 
 
@@ -29,17 +29,17 @@ def job_object() -> dict[str, object]:
 
 
 @pytest.fixture
-def restarting(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., Up]]:
+def restarting(model_directory: Path, tmp_path: Path) -> Iterator[Callable[..., CommandUp]]:
     """Return a function that starts the service on the same data and at the same address each time."""
     port, started = str(free_port()), 0
-    ups: list[Up] = []
+    ups: list[CommandUp] = []
 
-    def start(stand_in: str = "") -> Up:
+    def start(stand_in: str = "") -> CommandUp:
         nonlocal started
         started += 1
         folder = tmp_path / f"up-{started}"
         arguments = ("--data", str(tmp_path / "data"), "--port", port)
-        ups.append(Up(model_directory, folder, *arguments, stand_in=stand_in))
+        ups.append(CommandUp(model_directory, folder, *arguments, stand_in=stand_in))
         ups[-1].wait_until_ready()
         return ups[-1]
 

@@ -30,7 +30,7 @@ from scoreline import (
 )
 from scoreline.client.exchange import bodies, sending
 from scoreline.client.exchange.flow import Exchange, Request, Sleep
-from scoreline.client.operations.pairs import pause_of
+from scoreline.client.mapping import pause_of
 from tests.scoreline.client.unreliable import BROKEN, Got, Reply, answering, in_turn, passed_on, refused
 from tests.scoreline.running import Up
 from tests.services import free_port

@@ -11,7 +11,7 @@ import pytest
 
 from scoreline import AsyncClient, Client, Job, ScoreResult
 from scoreline.client.exchange import sending
-from tests.scoreline.running import Up
+from tests.scoreline.running import CommandUp
 from tests.services import wait_until
 
 LABELS = [1, 2]
@@ -20,7 +20,7 @@ PAIRS = 40
 
 @pytest.mark.slow
 def test_waiting_following_and_mapping_survive_a_restart_of_the_service(
-    restarting: Callable[..., Up], monkeypatch: pytest.MonkeyPatch
+    restarting: Callable[..., CommandUp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "LONGEST_PAUSE_SECONDS", 0.5)
     up = restarting()

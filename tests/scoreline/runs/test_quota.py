@@ -10,7 +10,7 @@ import pytest
 
 from scoreline import Client, RequestTooLarge
 from scoreline.runs import scoring
-from tests.scoreline.running import Up, scoreline
+from tests.scoreline.running import CommandUp, scoreline
 from tests.scoreline.runs.files import ROWS, execute, plan_of, read_csv, write_csv
 from tests.services import wait_until
 
@@ -26,7 +26,7 @@ def is_in_force(client: Client) -> bool:
 
 @pytest.mark.slow
 def test_jobs_wait_for_room_in_the_quota(
-    start_up: Callable[..., Up], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_up: Callable[..., CommandUp], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     up = start_up()
     up.wait_until_ready()

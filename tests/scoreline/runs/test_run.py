@@ -17,7 +17,7 @@ from scoreline.exit_codes import CommandError
 from scoreline.runs.plan import Empty, Remedy
 from scoreline.runs.prompts import Columns
 from tests.scoreline.client.unreliable import answering, passed_on
-from tests.scoreline.running import Up, scoreline
+from tests.scoreline.running import CommandUp, Up, scoreline
 from tests.scoreline.runs.files import (
     LABELS,
     ROWS,
@@ -152,7 +152,7 @@ label_scoring = "sequence"
 
 
 @pytest.mark.slow
-def test_a_template_says_how_its_labels_are_scored(start_up: Callable[..., Up], tmp_path: Path) -> None:
+def test_a_template_says_how_its_labels_are_scored(start_up: Callable[..., CommandUp], tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(SEQUENCE_TEMPLATE)
     up = start_up(SCORELINE_TEMPLATE=str(tmp_path / "mine.toml"))
     up.wait_until_ready()

@@ -14,7 +14,7 @@ from scoreline import Client, InvalidRequest
 from scoreline.exit_codes import CommandError
 from scoreline.runs.journal import Journal
 from tests.scoreline.client.unreliable import Got, Reply, answering, passed_on
-from tests.scoreline.running import Up
+from tests.scoreline.running import CommandUp, Up
 from tests.scoreline.runs.files import ROWS, execute, plan_of, write_csv
 
 BY_TEMPLATE: dict[str, Any] = {"labels": (), "options": {"template": "yes-no"}}
@@ -67,7 +67,7 @@ relevance = "softmax(0)"
 
 @pytest.mark.slow
 def test_a_run_ends_with_an_error_if_the_file_of_its_template_was_changed(
-    start_up: Callable[..., Up], tmp_path: Path
+    start_up: Callable[..., CommandUp], tmp_path: Path
 ) -> None:
     rows = [*ROWS[:20], ROWS[20] | {"item": "too long " * 600}]
     source, path = write_csv(tmp_path / "in.csv", rows), tmp_path / "mine.toml"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from model.architecture.weights import save
+from demonstration.saving import save
 from tests.api.tiny_model import make_model_directory
 from tests.model.checkpoints import random_decoder
 from tests.workers.conftest import Store

@@ -22,7 +22,7 @@ from jobs.store.signed_result import verified_result
 from jobs.store.tables import batches
 from scoring.layout import GroupWork, Head, ScoredChunk
 from scoring.options import Priority
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 from tests.jobs.conftest import use_clock
 from tests.services import PostgresServer, wait_until
 from tests.workers.conftest import CARD, MODEL, SLEEPY, Store, Worker
@@ -42,6 +42,7 @@ def test_a_waiting_job_is_scored_and_announced(store: Store, start_worker: Start
     wait_until(lambda: worker.bell.ended == [job_id], "its end is announced")
 
 
+@ON_BOTH
 def test_a_call_is_announced_with_its_result_but_not_by_a_batch_that_was_taken_away(
     store: Store, start_worker: StartWorker
 ) -> None:
@@ -150,6 +151,7 @@ def test_interactive_work_of_one_tenant_does_not_keep_the_jobs_of_another_waitin
     assert prefixes.index([3, 4]) == 1, "it was claimed after the first chunk of the other tenant"
 
 
+@ON_BOTH
 def test_work_for_another_tokenizer_does_not_keep_a_worker_busy(
     store: Store, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

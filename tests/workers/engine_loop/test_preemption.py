@@ -22,6 +22,7 @@ from jobs.queue.read import has_waiting, read_scores
 from jobs.queue.sweep import sweep
 from jobs.store.records import JobStatus
 from scoring.options import Priority
+from tests.databases import ON_BOTH
 from tests.services import wait_until
 from tests.workers.conftest import CARD, SLEEPY, Store, Worker
 from tests.workers.engines import POISON, MadeUpEngine
@@ -162,6 +163,7 @@ def test_calls_preempt_neither_short_calls_nor_calls_of_the_same_tenant(scene: S
     assert scene.engine.steps == [CALL] * chunks + [CALL + 1]
 
 
+@ON_BOTH
 def test_a_short_call_preempts_a_long_call_of_another_tenant(scene: Scene) -> None:
     scene.call(chunks=LONG, tenant=OTHER)
     scene.call_before(2, token=CALL + 1)
@@ -256,6 +258,7 @@ def test_a_batch_keeps_its_lease_during_preemption_whose_time_is_not_counted_as_
     assert outer["seconds"] < 1.5
 
 
+@ON_BOTH
 def test_a_batch_that_is_lost_during_preemption_is_dropped_after_it(store_url: str, start_worker: StartWorker) -> None:
     scene = Scene(Store(store_url, lease_seconds=0.4), start_worker)
 

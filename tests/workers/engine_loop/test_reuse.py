@@ -34,7 +34,7 @@ from scoring.layout import Continuations, Rows, ScoredChunk
 from scoring.options import ScoreOptions, Scoring
 from scoring.sources import equal_items
 from scoring.work import work_of_rows
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 from tests.jobs.test_file_batches import new_batch
 from tests.workers.conftest import CARD, LABELS, Store
 from tests.workers.engine_loop.reusing import (
@@ -79,6 +79,7 @@ def test_equal_items_of_a_chunk_are_computed_once_though_nothing_is_kept(store: 
     worker.leave()
 
 
+@ON_BOTH
 def test_a_job_that_was_scored_before_ends_when_it_is_accepted(keeping: Store, worker: Worker) -> None:
     items = numbered(20, 10)
     first = submit(keeping, items)
@@ -98,6 +99,7 @@ def test_a_job_that_was_scored_before_ends_when_it_is_accepted(keeping: Store, w
         assert tx.scalars(select(webhook_deliveries.c.job_id)).all() == [again]
 
 
+@ON_BOTH
 def test_only_items_that_changed_are_computed(keeping: Store, worker: Worker) -> None:
     items = numbered(20, 40)
     submit(keeping, items)
@@ -198,6 +200,7 @@ def test_labels_of_several_tokens_are_reused_and_likelihoods_are_not(keeping: St
         assert worker.work() == 3
 
 
+@ON_BOTH
 def test_another_revision_computes_what_this_one_has_scored(keeping: Store, worker: Worker) -> None:
     items = numbered(20, 6)
     submit(keeping, items)
@@ -232,6 +235,7 @@ def test_nothing_is_reused_without_a_live_worker_whose_scores_are_exact(keeping:
     inexact.leave()
 
 
+@ON_BOTH
 def test_deleting_a_job_removes_the_scores_of_its_items(keeping: Store, worker: Worker) -> None:
     create_tenant(keeping.database, "other")
     first = submit(keeping, numbered(20, 6))
@@ -265,6 +269,7 @@ def test_a_job_that_is_deleted_while_it_is_scored_leaves_nothing(keeping: Store,
     assert kept(keeping) == 0
 
 
+@ON_BOTH
 def test_scores_outlive_their_job_until_they_are_too_old(keeping: Store, worker: Worker) -> None:
     job_id = submit(keeping, numbered(20, 6))
     worker.work()
@@ -282,6 +287,7 @@ def test_scores_outlive_their_job_until_they_are_too_old(keeping: Store, worker:
     assert kept(keeping) == 0
 
 
+@ON_BOTH
 @pytest.mark.parametrize("deleted", [False, True])
 def test_scores_go_with_a_batch_that_is_deleted_and_outlive_one_whose_retention_is_over(
     keeping: Store, worker: Worker, deleted: bool

@@ -189,7 +189,7 @@ def test_bytes_that_come_one_by_one_are_handled_together(api: RunningApi, monkey
     async def pieces() -> list[bytes]:
         request = Request({"type": "http", "headers": []}, receive)
         body = UploadBody(request, api.app.state.service.reading.limits, 60.0)
-        return [piece async for piece in body.pieces(10.0, heartbeat)]
+        return [piece async for piece in body.pieces(heartbeat)]
 
     assert asyncio.run(pieces()) == [b"x" * 5_000]
 

@@ -36,12 +36,13 @@ from tests.api.requests.uploads.uploading import (
 )
 from tests.api.serving import RunningApi, StandInWorker, eventually, running_api
 from tests.api.tiny_model import TinyModel
-from tests.databases import quick_on
+from tests.databases import ON_BOTH, quick_on
 
 Fresh = tuple[RunningApi, StandInWorker]
 
 
 @pytest.mark.usefixtures("small_steps")
+@ON_BOTH
 def test_an_upload_is_scored_like_the_same_job_in_one_body(fresh: Fresh, model: TinyModel) -> None:
     api, _ = fresh
     items = [f" number {n} is é" for n in range(50)] + [""]

@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from checkpoints.files import read_config
+from demonstration.saving import save
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import ConfigurationReader
@@ -29,7 +30,7 @@ def load(directory: Path, config: DecoderConfig, dtype: str = "float32") -> tupl
     """The weights that are loaded, by HuggingFace's names and in its orientation, and their fingerprint."""
     encoding = encoding_of(ConfigurationReader(read_config(directory)))
     decoder, fingerprint = weights.load(directory, config, dtype, encoding=encoding)
-    weights.save(decoder, directory / "loaded")
+    save(decoder, directory / "loaded")
     return load_file(directory / "loaded" / "model.safetensors"), fingerprint
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from checkpoints.files import CheckpointError
+from demonstration.saving import save
 from model.architecture import weights
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import ConfigurationReader
@@ -36,7 +37,7 @@ def factors(module: str, shape: tuple[int, ...], rank: int) -> Tensors:
 def loaded(directory: Path, adapter: Path | None, config: DecoderConfig = CONFIG) -> tuple[Tensors, str]:
     fields = ConfigurationReader(json.loads((directory / "config.json").read_text()))
     decoder, fingerprint = weights.load(directory, config, np.float32, encoding=encoding_of(fields), adapter=adapter)
-    weights.save(decoder, directory.parent / "saved")
+    save(decoder, directory.parent / "saved")
     with open_tensors(directory.parent / "saved") as saved:
         return {name: np.asarray(tensor[...]) for name, tensor in saved.items()}, fingerprint
 

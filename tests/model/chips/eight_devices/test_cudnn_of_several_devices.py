@@ -9,7 +9,8 @@ from jax import Array
 
 from model.attention.cudnn import CuDNNAttention
 from model.chips.mesh import Chips
-from tests.model.attention.test_cudnn import BF16, a_gpu, calls_for_cuda, shape
+from tests.model.attention.attention_steps import BF16
+from tests.model.attention.test_cudnn import a_gpu, calls_for_cuda, shape
 
 __all__ = ["a_gpu"]
 CHIPS = 4

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from api.provenances import KnownProvenances
+from api.results import KnownProvenances
 from checkpoints.card import ModelCard
 from jobs.queue.read import read_scores
 from jobs.queue.worker_registry import live_workers
