@@ -29,7 +29,7 @@ H, K, D = 4, 2, 16
 BLOCK, BLOCKS, LAYERS = 16, 9, 2
 
 quickly = partial(jax.jit, compiler_options={"xla_backend_optimization_level": "0"})
-"""Compile what interprets a kernel, or stands in its place, in less time: it is served nowhere."""
+"""Compile in less time what interprets a kernel or is compared with float64. No worker compiles functions like this."""
 
 INTERPRETED = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), columns=64, lanes=D)
 """The kernels without a TPU. Two chunks of 16 rows are one run of code, so steps of five chunks take all the ways."""

@@ -17,6 +17,7 @@ from model.attention.contract import Attention, AttentionOutput, PrefixBlocks, c
 from model.attention.dense import DenseAttention
 from model.attention.tiles import TiledAttention, active_tiles
 from model.layers.linear import to_pool_dtype
+from tests.model.attention.attention_steps import quickly
 from tests.model.engines import PLATFORM
 
 TOLERANCE = 2e-5
@@ -52,8 +53,8 @@ each_shape = pytest.mark.parametrize(
     [name if name == "tiles with a rest" else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES],
 )
 
-MERGED = jax.jit(merge)
-SMALL_PREFIX_TILES = jax.jit(TiledAttention(query_block=8).attend_prefix)
+MERGED = quickly(merge)
+SMALL_PREFIX_TILES = quickly(TiledAttention(query_block=8).attend_prefix)
 
 
 def oracle(q: np.ndarray, k: np.ndarray, v: np.ndarray, ranges: np.ndarray) -> AttentionOutput:
@@ -86,7 +87,7 @@ def problem(shape: Shape) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @cache
 def compiled(name: str) -> jax.stages.Wrapped:
-    return jax.jit(IMPLEMENTATIONS[name].attend)
+    return quickly(IMPLEMENTATIONS[name].attend)
 
 
 def one_range(start: np.ndarray, stop: np.ndarray) -> np.ndarray:
@@ -175,7 +176,7 @@ def test_merging_nothing_with_nothing_is_nothing() -> None:
 
 def test_the_log_sum_exp_stays_in_float32_for_bfloat16_operands() -> None:
     q, k, v = (jnp.asarray(array, jnp.bfloat16) for array in problem(SHAPES["tiles with a rest"]))
-    found = jax.jit(TiledAttention(one_tile=8).attend)(q, k, v, causal(q.shape[1]))
+    found = quickly(TiledAttention(one_tile=8).attend)(q, k, v, causal(q.shape[1]))
     assert found.out.dtype == found.log_sum_exp.dtype == jnp.float32
     expected = oracle(np.asarray(q), np.asarray(k), np.asarray(v), np.asarray(causal(q.shape[1])))
     np.testing.assert_allclose(found.log_sum_exp, expected.log_sum_exp, atol=1e-5)
@@ -196,7 +197,7 @@ def test_a_tile_is_active_if_any_row_sees_any_key_of_it() -> None:
     ranges = np.zeros((1, 5, 2, 2), np.int32)
     ranges[0, 1] = [[3, 4], [9, 9]]  # one key; an empty range
     ranges[0, 4] = [[0, 0], [8, 12]]
-    found = np.asarray(jax.jit(active_tiles, static_argnums=(1, 2, 3))(ranges, 2, 4, 3))
+    found = np.asarray(quickly(active_tiles, static_argnums=(1, 2, 3))(ranges, 2, 4, 3))
     assert found.astype(int).tolist() == [[[1, 0, 0], [0, 0, 0], [0, 0, 1]]]
 
 

@@ -22,6 +22,7 @@ from model.checks.numpy_decoder import silu
 from model.executable_table import ExecutableTable
 from model.layerwise.decoder import LayerwiseDecoder
 from model.layerwise.output_mlp import OutputMLPKey
+from tests.model.attention.attention_steps import quickly
 from tests.model.checkpoints import EVERY, random_decoder
 from tests.model.engines import PLATFORM, DType, unchecked
 
@@ -87,7 +88,7 @@ def test_rows_that_are_alike_choose_the_same_experts_and_others_do_not() -> None
     """Otherwise the test of bits would say little."""
     of = layer("small", "float32")
     mixture: Any = of.decoder.layer(0).mlp
-    numbers = np.asarray(jax.jit(mixture.choice)(of.hidden).numbers)
+    numbers = np.asarray(quickly(mixture.choice)(of.hidden).numbers)
     assert len(np.unique(numbers[:ALIKE], axis=0)) <= 2
     assert len(np.unique(numbers, axis=0)) > 20
     assert ALIKE > TILE_ROWS, "an expert has more rows than a tile"
@@ -118,7 +119,7 @@ def test_a_token_gets_its_most_probable_experts(count: int, normalised: bool, ch
     weights = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     weights[weights < np.sort(weights, axis=1)[:, -chosen, None]] = 0.0
     weights /= weights.sum(axis=1, keepdims=True) if normalised else 1.0
-    found = jax.jit(lambda rows: mixture(rows))(rows)
+    found = quickly(lambda rows: mixture(rows))(rows)
     np.testing.assert_allclose(found, of_experts(mixture, rows, weights), atol=1e-5)
 
 
@@ -126,7 +127,7 @@ def test_of_experts_that_are_as_probable_the_first_are_chosen() -> None:
     mixture = make(Mixture(6, 3, normalised=False))
     mixture.gate.weight.set_value(jax.device_put(np.zeros(mixture.gate.weight.shape, np.float32)))
     rows = np.random.default_rng(0).standard_normal((5, SMALL.width)).astype(np.float32)
-    choice = jax.jit(mixture.choice)(rows)
+    choice = quickly(mixture.choice)(rows)
     assert np.asarray(choice.numbers).tolist() == [[0, 1, 2]] * 5
     np.testing.assert_allclose(choice.weights, 1 / 6, rtol=1e-6)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
@@ -13,6 +15,10 @@ from model.programs.label_head import lm_head
 from model.programs.target_head import target_head
 from scoring.layout import Head
 from tests.model.checkpoints import EVERY
+from tests.model.engines import PLATFORM
+
+compiled = partial(jax.jit, compiler_options=dict(PLATFORM.compiler_options))
+"""Compile a function as workers do, whose options could change bits."""
 
 
 @pytest.mark.parametrize("vocabulary", [90, 256, 300])
@@ -24,7 +30,7 @@ def test_columns_that_are_read_by_tiles_are_those_that_are_gathered(vocabulary: 
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in shapes]
     labels = np.array([0, vocabulary - 1, 88, vocabulary - 2, 89, 88], np.int32)
     gathered, by_tiles = (
-        jax.jit(lm_head(Head.LOGITS, norm, as_rows=False, by_tiles=wanted))(*arrays, labels)[0]
+        compiled(lm_head(Head.LOGITS, norm, as_rows=False, by_tiles=wanted))(*arrays, labels)[0]
         for wanted in (False, True)
     )
     np.testing.assert_allclose(by_tiles, gathered, rtol=1e-5, atol=1e-5)
@@ -38,10 +44,10 @@ def test_a_softmax_has_the_bits_that_it_has_without_its_label_mass(labels: int) 
     hidden = random.standard_normal((HEAD_ROWS, config.width), np.float32)
     ids = random.integers(0, 300, labels, np.int32)
     graph = nnx.graphdef(Norm(config.width, (), config, "float32"))
-    logits, logprobs = jax.jit(lm_head(Head.LOGITS, graph, as_rows=False))(norm, kernel, hidden, ids)
-    own = jax.jit(lm_head(Head.LOGPROBS, graph, as_rows=False))(norm, kernel[:, ids], hidden, np.arange(labels))[0]
+    logits, logprobs = compiled(lm_head(Head.LOGITS, graph, as_rows=False))(norm, kernel, hidden, ids)
+    own = compiled(lm_head(Head.LOGPROBS, graph, as_rows=False))(norm, kernel[:, ids], hidden, np.arange(labels))[0]
     assert np.asarray(logits).tobytes() == np.asarray(own).tobytes()
-    whole = jax.jit(lm_head(Head.LOGPROBS, graph, as_rows=False))(norm, kernel, hidden, ids)[1]
+    whole = compiled(lm_head(Head.LOGPROBS, graph, as_rows=False))(norm, kernel, hidden, ids)[1]
     assert np.asarray(logprobs).tobytes() == np.asarray(whole).tobytes()
 
 
@@ -63,9 +69,9 @@ def test_a_target_has_the_bits_that_it_has_as_a_label(as_rows: bool, width: int,
     hidden = random.standard_normal((HEAD_ROWS, width), np.float32)
     arrays = np.ones(width, np.float32), jax.numpy.asarray(kernel), hidden
     labels = random.integers(0, vocabulary, max(LABEL_BUCKETS), np.int32)
-    by_labels = jax.jit(lm_head(Head.LOGPROBS, norm, as_rows=as_rows))
+    by_labels = compiled(lm_head(Head.LOGPROBS, norm, as_rows=as_rows))
     expected = np.asarray(by_labels(*arrays, labels[: LABEL_BUCKETS[0]])[1])
-    by_targets = jax.jit(target_head(norm, as_rows=as_rows))
+    by_targets = compiled(target_head(norm, as_rows=as_rows))
     for count in LABEL_BUCKETS:
         targets = np.tile(labels[:count], (HEAD_ROWS, 1))
         found, greedy = map(np.asarray, by_targets(*arrays, targets))
@@ -88,21 +94,21 @@ def test_the_most_probable_token_changes_no_bit_of_the_other_scores(width: int, 
     every = np.arange(min(vocabulary, 4_096), dtype=np.int32)
     for head in Head:
         plain, with_top = (
-            list(map(np.asarray, jax.jit(lm_head(head, norm, as_rows=False, top=top))(*arrays, every)))
+            list(map(np.asarray, compiled(lm_head(head, norm, as_rows=False, top=top))(*arrays, every)))
             for top in (False, True)
         )
         assert [one.tobytes() for one in with_top[:2]] == [one.tobytes() for one in plain]
     labels = np.tile(np.arange(300, dtype=np.int32), (HEAD_ROWS, 1))
     plain, with_top = (
-        list(map(np.asarray, jax.jit(target_head(norm, as_rows=False, top=top))(*arrays, labels)))
+        list(map(np.asarray, compiled(target_head(norm, as_rows=False, top=top))(*arrays, labels)))
         for top in (False, True)
     )
     assert [one.tobytes() for one in with_top[:2]] == [one.tobytes() for one in plain]
     ids, logprobs = with_top[2:]
-    by_target = np.asarray(jax.jit(target_head(norm, as_rows=False))(*arrays, ids)[0])
+    by_target = np.asarray(compiled(target_head(norm, as_rows=False))(*arrays, ids)[0])
     assert logprobs.tobytes() == by_target.tobytes()
     assert set(np.flatnonzero(plain[1].all(axis=0)).tolist()) <= {5}
     assert (ids != vocabulary - 2).all(), "of equally probable tokens, the lowest id is named"
     assert (ids == 5).any()
-    of_labels = np.asarray(jax.jit(lm_head(Head.LOGPROBS, norm, as_rows=False, top=True))(*arrays, every[:8])[2])
+    of_labels = np.asarray(compiled(lm_head(Head.LOGPROBS, norm, as_rows=False, top=True))(*arrays, every[:8])[2])
     assert of_labels.tobytes() == logprobs.tobytes()

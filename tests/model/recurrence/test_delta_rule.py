@@ -13,6 +13,8 @@ import pytest
 
 from model.checks.numpy_recurrence import ReferenceHeads, recur
 from model.layers.delta_rule import CHUNK, DeltaInputs, delta_rule, inverse_by_halves, inverse_in_lanes, read_by_items
+from tests.model.attention.attention_steps import quickly
+from tests.model.programs.test_heads import compiled
 
 KEY_HEADS, HEADS, KEY, VALUE = 2, 4, 16, 8
 BATCH = (3, 2)
@@ -42,7 +44,7 @@ def state(seed: int) -> np.ndarray:
 
 def by_chunks(given: ReferenceHeads, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """What one sequence reads, and the state behind it."""
-    out, after = jax.jit(delta_rule)(DeltaInputs(*(jnp.asarray(part[None]) for part in given)), jnp.asarray(begin))
+    out, after = quickly(delta_rule)(DeltaInputs(*(jnp.asarray(part[None]) for part in given)), jnp.asarray(begin))
     return np.asarray(out)[0], np.asarray(after)[0]
 
 
@@ -60,7 +62,7 @@ def test_each_sequence_may_begin_with_a_state_of_its_own(tokens: int) -> None:
     sequences = [heads(tokens, seed) for seed in (10, 11)]
     begins = [state(seed) for seed in (12, 13)]
     inputs = DeltaInputs(*(jnp.asarray(np.stack(parts)) for parts in zip(*sequences, strict=True)))
-    out, after = jax.jit(delta_rule)(inputs, jnp.asarray(np.stack(begins)))
+    out, after = quickly(delta_rule)(inputs, jnp.asarray(np.stack(begins)))
     for row, (given, begin) in enumerate(zip(sequences, begins, strict=True)):
         expected, expected_after = recur(given, begin)
         np.testing.assert_allclose(out[row], expected, atol=2e-5)
@@ -77,7 +79,7 @@ def read(given: ReferenceHeads, lengths: list[int], size: int, rows: int, begin:
     slots = np.concatenate([row * size + np.arange(length) for row, length in enumerate(lengths)])
     slots = np.pad(slots, (0, len(given.rate) - len(slots)))
     tokens = DeltaInputs(*map(jnp.asarray, given))
-    return np.asarray(jax.jit(read_by_items)(tokens, places, gates, slots, jnp.asarray(begin)))
+    return np.asarray(quickly(read_by_items)(tokens, places, gates, slots, jnp.asarray(begin)))
 
 
 # tests/model/checks/test_recurrent_programs.py compares the sizes in between with the plain recurrence, too.
@@ -112,7 +114,7 @@ def test_a_token_that_comes_again_and_again_does_not_spoil_the_numbers() -> None
 def test_triangles_are_inverted_either_way(way: Callable[[jax.Array], jax.Array], size: int) -> None:
     lower = np.tril(np.random.RandomState(size).uniform(-1, 1, (*BATCH, size, size)).astype(np.float32), -1) / 4
     expected = np.linalg.inv(np.eye(size) + lower.astype(np.float64))
-    found = np.asarray(jax.jit(way)(jnp.asarray(lower)))
+    found = np.asarray(compiled(way)(jnp.asarray(lower)))
     np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max())
 
 
@@ -130,7 +132,7 @@ def test_a_triangle_on_the_diagonal_of_a_larger_one_has_the_same_bits_as_alone(
     first[:size, :size] = alone
     # As many triangles as in the test before, whose programs these are.
     found, expected = (
-        np.asarray(jax.jit(way)(jnp.asarray(np.tile(triangle, (*BATCH, 1, 1)))))[0, 0] for triangle in (among, first)
+        np.asarray(compiled(way)(jnp.asarray(np.tile(triangle, (*BATCH, 1, 1)))))[0, 0] for triangle in (among, first)
     )
     assert np.array_equal(found[own, own], expected[:size, :size])
 
