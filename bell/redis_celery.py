@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from celery import Celery
 from kombu.entity import Exchange, Queue
@@ -59,7 +59,7 @@ def ended_channel(prefix: str) -> str:
 
 def create_celery(redis_url: str, prefix: str) -> Any:
     """Return the Celery application of a worker, not yet connected. Celery has no types, hence ``Any``."""
-    app = Celery("scoreline", broker=_with_checked_certificate(redis_url), set_as_current=False)
+    app = Celery("scoreline", broker=_broker_url(redis_url), set_as_current=False)
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
@@ -91,8 +91,14 @@ def create_celery(redis_url: str, prefix: str) -> Any:
     return app
 
 
-def _with_checked_certificate(redis_url: str) -> str:
-    """Return the URL with an option that has Celery check the certificate of TLS, as redis-py does by default."""
-    if not redis_url.startswith("rediss:") or "ssl_cert_reqs" in parse_qs(urlsplit(redis_url).query):
-        return redis_url
-    return f"{redis_url}{'&' if '?' in redis_url else '?'}ssl_cert_reqs=required"
+def _broker_url(redis_url: str) -> str:
+    """Return the URL with those of redis-py's options that Celery takes, which are those of TLS.
+
+    It is told to check the other side's certificate, as redis-py does by default.
+    """
+    parts = urlsplit(redis_url)
+    given = dict(parse_qsl(parts.query))
+    options = {"ssl_cert_reqs": "required"} if parts.scheme == "rediss" else {}
+    options |= {name: value for name, value in given.items() if name.startswith("ssl_")}
+    path = f"/{given['db']}" if "db" in given else parts.path
+    return urlunsplit(parts._replace(path=path, query=urlencode(options)))

@@ -56,6 +56,14 @@ def test_a_ring_reaches_a_worker_of_the_model_and_no_other(redis_server: RedisSe
     assert heard.rings == ["ring"]
 
 
+def test_a_url_may_have_the_options_of_redis_py(redis_server: RedisServer) -> None:
+    """Celery knows none of these."""
+    url, heard = f"{redis_server.url}?db=1&protocol=3&socket_timeout=5", Heard()
+    with closing(RedisBell(url, PREFIX)) as bell, listening(RedisRingListener(url, PREFIX, ["demo"], heard.ring)):
+        bell.ring("demo")
+        wait_until(lambda: heard.rings, "the ring is heard")
+
+
 def test_rings_sent_before_the_worker_listens_wait_for_it(redis_server: RedisServer, bell: RedisBell) -> None:
     bell.ring("demo")
     heard = Heard()
