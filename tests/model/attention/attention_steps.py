@@ -64,8 +64,9 @@ def of_packed(queries: Any, keys: Any, values: Any, ranges: Any) -> AttentionOut
     return INTERPRETED_ITEMS.packed(ranges)(queries, keys, values)
 
 
-def races_found() -> bool:
-    """Return whether the kernel that ran last has read what another part of it was writing."""
+def races_found(outputs: object) -> bool:
+    """Return whether the kernel with these outputs, the last one, has read what another part of it was writing."""
+    jax.device_get(outputs)  # until then it may not have begun
     races = interpret_pallas_call.races
     assert races is not None
     return bool(races.races_found)

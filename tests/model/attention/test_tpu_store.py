@@ -19,7 +19,7 @@ def test_the_rows_of_tiles_go_to_their_places_and_nothing_else_changes() -> None
     places = np.array([[2, 0], [2, TILE], [1, 0], [BLOCKS - 1, 0]], np.int32)
     attention = TPUAttention(interpret=pltpu.InterpretParams(detect_races=True), lanes=D)
     found = np.asarray(quickly(attention.stored)(pool, rows, np.int32(1), places))
-    assert not races_found()
+    assert not races_found(found)
     assert np.array_equal(found, quickly(PlainProducts().stored)(pool, rows, np.int32(1), places))
     assert np.array_equal(found[0], pool[0])
     assert not np.array_equal(found[1], pool[1])

@@ -55,7 +55,7 @@ def test_heads_are_normed_and_rotated_as_without_the_kernel_and_nothing_races(
         return TPURotation.of(rotary(rows), interpret=INTERPRETED).heads(projected, D, of_heads, jnp.bfloat16)
 
     found = quickly(by_kernel)(projected)
-    assert not races_found()
+    assert not races_found(found)
     expected = quickly(lambda projected: rotary(rows).heads(projected, D, of_heads, jnp.bfloat16))
     assert_close(found, expected(projected))
 
@@ -110,7 +110,7 @@ def test_queries_keys_and_values_are_one_kernel_with_the_norm_before_them(
     hidden = (np.random.RandomState(5).standard_normal((rows, WIDTH)) * 3).astype(np.float32)
     by_kernel, plainly = projections(before, of_heads)
     found = by_kernel(hidden, rotary(rows), np.int32(2))
-    assert not races_found()
+    assert not races_found(found)
     for one, expected in zip(found, plainly(hidden, rotary(rows), np.int32(2)), strict=True):
         assert_close(one, expected)
 
@@ -130,7 +130,7 @@ def test_a_row_is_projected_to_the_same_bits_beside_other_rows() -> None:
         assert np.array_equal(np.asarray(one)[ROWS // 2 :], np.asarray(expected)[order][ROWS // 2 :])
 
 
-@pytest.mark.parametrize(("activation", "before"), zip(ACTIVATIONS, (True, False), strict=True))
+@pytest.mark.parametrize(("activation", "before"), [*zip(ACTIVATIONS, (True, False), strict=True)])
 def test_norm_gate_and_up_projection_and_activation_are_one_kernel(activation: str, before: bool) -> None:
     random = np.random.RandomState(8)
     hidden = (random.standard_normal((ROWS + 8, WIDTH)) * 3).astype(np.float32)
@@ -145,7 +145,7 @@ def test_norm_gate_and_up_projection_and_activation_are_one_kernel(activation: s
         return ACTIVATIONS[activation](project(entering, GATE[1])) * project(entering, UP[1])
 
     found = quickly(by_kernel)(hidden)
-    assert not races_found()
+    assert not races_found(found)
     assert_close(found, quickly(plainly)(hidden))
 
 
