@@ -321,7 +321,7 @@ class ScoredChunk:
     greedy: npt.NDArray[np.bool_] | None = None  # [N * L]: whether every target was a most probable token
     top: TopTokens | None = None  # where the work asks for it
     adapter: AdapterUsed | None = None
-    recomputed: int = 0  # items that were to be reused: see jobs.store.records.PartialChunk
+    recomputed: int = 0  # items more than its job says: see jobs.store.records.PartialChunk
 
     @property
     def targets(self) -> TargetScores | None:

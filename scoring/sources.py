@@ -7,7 +7,7 @@ would have been computed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,11 @@ class Sources:
     def __len__(self) -> int:
         return len(self.places)
 
+    @classmethod
+    def all_computed(cls, items: int) -> Sources:
+        """Return the sources of so many items of which each is computed."""
+        return cls(np.arange(items, dtype=np.int32))
+
     @property
     def computed(self) -> npt.NDArray[np.bool_]:
         """bool [N]: which items are computed."""
@@ -66,6 +71,20 @@ class Sources:
     def is_known(self) -> bool:
         """Whether all scores are known."""
         return bool((self.places < 0).all())
+
+    def with_known(self, is_known: npt.NDArray[np.bool_], known: Known) -> Sources:
+        """Return the sources once more scores are known, from the provenance of those that already are.
+
+        is_known: bool [N], true for items that would be computed and need not be; known: their scores, in their order.
+        """
+        number = np.cumsum(is_known) - 1
+        if self.known is not None:
+            number += len(self.known.scores)
+            names = tuple(sorted({*self.known.algorithms, *known.algorithms}))
+            known = replace(known, scores=LabelScores.join([self.known.scores, known.scores]), algorithms=names)
+        first = np.maximum(self.places, 0)
+        is_found = (self.places >= 0) & is_known[first]
+        return Sources(np.where(is_found, -1 - number[first], self.places).astype(np.int32), known)
 
     def without_known(self) -> Sources:
         """Return the sources with everything computed that is known, each equal item once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -82,11 +83,13 @@ def finish(
 
 
 def _correct_reused(tx: Transaction, done: Iterable[Row[Any]], scored: Mapping[int, ScoredChunk]) -> None:
-    """Subtract from jobs the items that were to be reused and were computed."""
+    """Have jobs say how many items were reused, where more or fewer were computed than was known at acceptance."""
+    recomputed: Counter[str] = Counter()
     for row in done:
-        count = scored[row.chunk_id].recomputed
+        recomputed[row.id] += scored[row.chunk_id].recomputed
+    for job_id, count in recomputed.items():
         if count:
-            tx.execute(update(jobs).where(jobs.c.id == row.id).values(reused_items=jobs.c.reused_items - count))
+            tx.execute(update(jobs).where(jobs.c.id == job_id).values(reused_items=jobs.c.reused_items - count))
 
 
 def _ended(done: Iterable[Row[Any]]) -> dict[str, Row[Any]]:

@@ -143,15 +143,13 @@ class _Asked:
         if not counts:
             return self.chunk
         [(provenance, count)] = counts.most_common(1)
-        number = np.full(len(self.chunk.rows), -1)  # of each item's own score among the known ones
         used = [of_item.get(provenance) for of_item in rows]
-        number[self.items[[row is not None for row in used]]] = np.arange(count)
+        is_known = np.zeros(len(self.chunk.rows), np.bool_)
+        is_known[self.items[[row is not None for row in used]]] = True
         scores = np.frombuffer(b"".join(row.scores for row in used if row is not None), SCORES).reshape(count, -1)
         algorithms = {name for row in used if row is not None for name in row.algorithms.split(",")}
         known = Known(scores_of(scores, self.labels), provenance, tuple(sorted(algorithms)))
-        before = self.chunk.sources
-        first = np.arange(len(number)) if before is None else before.places
-        sources = Sources(np.where(number[first] < 0, first, -1 - number[first]).astype(np.int32), known)
+        sources = (self.chunk.sources or Sources.all_computed(len(is_known))).with_known(is_known, known)
         work = 0.0
         if not sources.is_known:
             of_rows = work_of_each_row(self.chunk.rows, self.chunk.continuations, self.prefix)

@@ -221,7 +221,9 @@ class PartialChunk:
 
     sources: Sources  # of all items
     not_computed: int  # tokens of the sequences of the other items
-    recomputed: int  # how many items were to be reused and are computed, because another kind of worker scored them
+    recomputed: int
+    """How many items more are computed than the job says, because another kind of worker has scored them. Below zero:
+    how many fewer, because this worker has scored equal items of the job since it was accepted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,6 +242,8 @@ class Claim:
     jobs: tuple[ClaimedJob, ...] = ()  # whose chunks they are
     partial: Mapping[int, PartialChunk] = field(default_factory=dict)
     """The chunks that hold more items than are computed, by their ids."""
+    contents: Mapping[int, Sequence[bytes]] = field(default_factory=dict)
+    """Of computed items that later chunks of the same jobs may have, too, by the ids of chunks: a hash of each."""
     shared_prefixes: tuple[int, ...] = ()  # the ids of the prefixes that are computed once for all work behind them
 
     def whole(self, computed: ScoredChunk) -> ScoredChunk:

@@ -16,6 +16,7 @@ from jobs.store.database import Database, StorageUnavailable
 from jobs.store.records import Claim
 from workers.engine_loop.lease_renewal import LeaseRenewal, LeaseRenewals
 from workers.engine_loop.measuring.throughput import Throughput
+from workers.engine_loop.repeated_items import RepeatedItems
 
 PREEMPTION_SHARE = 0.25  # size of a preempting claim, as a share of the size of an ordinary claim
 SHORT_SHARE = 1 / 16  # the same of a claim that preempts interactive work
@@ -54,6 +55,7 @@ class Claimer:
         throughput: Throughput,
         leases: LeaseRenewals,
         provenance_id: int | None,
+        repeated: RepeatedItems,
     ) -> None:
         self.work_left = False
         """Whether the last claim of a batch left work."""
@@ -64,6 +66,7 @@ class Claimer:
         self._throughput = throughput
         self._leases = leases
         self._provenance_id = provenance_id
+        self._repeated = repeated
         self._after_interactive = False  # whether that was interactive work, of which some is left
         self._found_nothing = False  # whether somebody has rung, and there was no work that it may claim
         self._thread: ThreadPoolExecutor | None = None
@@ -128,7 +131,8 @@ class Claimer:
         batch = claim(self._database, self._worker_id, self._card, budget, provenance_id=self._provenance_id, **which)
         if batch is None:
             return None
-        return Claimed(batch, claimed_at, self._leases.begin(batch.batch_id, claimed_at))
+        lease = self._leases.begin(batch.batch_id, claimed_at)
+        return Claimed(self._repeated.without_scored(batch), claimed_at, lease)
 
     def idle_seconds(self) -> float:
         """Return for how long the loop may wait for a ring: until work that is left to another worker becomes free."""

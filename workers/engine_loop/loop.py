@@ -36,6 +36,7 @@ from workers.engine_loop.measuring.phases import BatchPhases
 from workers.engine_loop.measuring.throughput import Throughput
 from workers.engine_loop.poll_gate import PollGate
 from workers.engine_loop.provenance import ProvenanceRecorder
+from workers.engine_loop.repeated_items import RepeatedItems
 from workers.engine_loop.score_committer import ScoreCommitter
 from workers.engine_loop.watchdog import Watchdog
 
@@ -121,7 +122,10 @@ class ScoringLoop:
         self._leases = LeaseRenewals(database)
         self._settler = Settler(database, worker_id)
         self._provenances = ProvenanceRecorder(database, provenance, is_exact=provenance_id is not None)
-        self._claimer = Claimer(database, worker_id, card, timing, self._throughput, self._leases, provenance_id)
+        self._repeated = RepeatedItems(provenance_id)
+        self._claimer = Claimer(
+            database, worker_id, card, timing, self._throughput, self._leases, provenance_id, self._repeated
+        )
         self._claims_ahead = claims_ahead
         self._woken = threading.Event()
         self._beside = beside
@@ -258,7 +262,9 @@ class ScoringLoop:
 
         Raises EngineBrokenError, and whatever ended the work between two steps.
         """
-        committer = ScoreCommitter(self._database, self._bell, claimed, lease, self.stopping, self._provenances, phases)
+        committer = ScoreCommitter(
+            self._database, self._bell, claimed, lease, self.stopping, self._provenances, self._repeated, phases
+        )
         with self._watchdog.armed(), committer:
             try:
                 self._score(claimed, lease, committer, phases, between_steps)

@@ -21,6 +21,7 @@ from scoring.layout import ScoredChunk
 from workers.engine_loop.lease_renewal import LeaseRenewal
 from workers.engine_loop.measuring.phases import BatchPhases
 from workers.engine_loop.provenance import ProvenanceRecorder
+from workers.engine_loop.repeated_items import RepeatedItems
 
 RETRY_SECONDS = 0.5  # between two tries to commit while the database is away
 
@@ -42,6 +43,7 @@ class ScoreCommitter:
         lease: LeaseRenewal,
         stopping: threading.Event,
         provenances: ProvenanceRecorder,
+        repeated: RepeatedItems,
         phases: BatchPhases,
     ) -> None:
         self._database = database
@@ -53,6 +55,7 @@ class ScoreCommitter:
         self._lease = lease
         self._stopping = stopping
         self._provenances = provenances
+        self._repeated = repeated
         self._phases = phases
         self._scored: list[ScoredChunk] = []  # what the next commit takes
         self._changed = threading.Condition()
@@ -121,6 +124,7 @@ class ScoreCommitter:
 
     def _commit(self, computed: list[ScoredChunk]) -> None:
         waits = False
+        self._repeated.remember(self._claimed, computed)
         scored = [self._claimed.whole(chunk) for chunk in computed]
         while not self._lease.over:
             try:
