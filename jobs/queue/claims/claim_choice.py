@@ -9,18 +9,22 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Integer, Row, Select, bindparam, select
+from sqlalchemy import Integer, Row, Select, bindparam, func, select
 
 from jobs.queue.fair_shares import count_of_open_flows, is_of_class, next_flows, turn_of_flow
 from jobs.queue.homes import FREE
 from jobs.queue.read import CLAIMABLE
+from jobs.store.codec import TOKEN_BYTES
 from jobs.store.database import Transaction
+from jobs.store.lists import is_one_of
 from jobs.store.prefix_work import prefix_work
-from jobs.store.tables import chunks
+from jobs.store.tables import chunks, prefixes
 
 WHOLE_GROUPS = 32  # groups after the first that are gathered from the whole backlog, not only from its urgent end
 MAX_FLOWS = 64  # flows that one claim searches
 FEW_CHUNKS = 128  # a backlog or a flow with fewer chunks is read in one query
+ALIKE_SECONDS = 60.0  # how much earlier work may be due that waits for work behind a query that begins like another
+ALIKE_TOKENS = slice(240, 256)  # of two queries: if these are the same, the queries are taken to begin alike
 
 Parameters = Mapping[str, str | int]
 """What :func:`jobs.queue.read.card_parameters` returns of the worker that claims."""
@@ -162,7 +166,8 @@ def _of_all(
     found_open = sum(rows[0].turn is not None for rows in of_flow.values())
     choice.maybe_closed = found_open < len(of_flow)
     for rows in of_flow.values():
-        yield from groups_of(rows)
+        groups = groups_of(rows)
+        yield from groups if choice.interactive else _alike_together(tx, groups)
     if found_open < head.open_flows:
         choice.empty += flows_without(tx, worker, of_flow, interactive=head.interactive)
 
@@ -212,13 +217,15 @@ def _of_flow(
     if head is None:
         few = waiting(FEW_CHUNKS)
         if len(few) < FEW_CHUNKS:
-            yield from groups_of(few)
+            yield from _alike_together(tx, groups_of(few))
             return
         head = few[0]
-    yield from groups_of(waiting(count, of_group=head.prefix_id))
+    of_head = groups_of(waiting(count, of_group=head.prefix_id))
+    yield from of_head
     urgent = waiting(count, of_others=head.prefix_id)
     backlog_goes_on = len(urgent) == count
-    for place, (rows, prefix_tokens) in enumerate(groups_of(urgent)):
+    behind = _alike_together(tx, of_head + groups_of(urgent))[len(of_head) :]
+    for place, (rows, prefix_tokens) in enumerate(behind):
         whole = backlog_goes_on and place < WHOLE_GROUPS
         yield waiting(count, of_group=rows[0].prefix_id) if whole else rows, prefix_tokens
 
@@ -267,6 +274,38 @@ def by_flow(rows: Iterable[Row[Any]]) -> dict[str, list[Row[Any]]]:
     for row in sorted(rows, key=_turn):
         flows.setdefault(row.tenant, []).append(row)
     return flows
+
+
+def _alike_together(tx: Transaction, groups: list[Group]) -> list[Group]:
+    """Return groups whose queries begin alike one after another, at the place of the most urgent of them.
+
+    So the beginning that they share is computed once, even if a worker can't keep all beginnings that wait in memory. A
+    group stays behind those that are due much earlier. Whether queries begin alike decides nothing but this order.
+    """
+    long = [rows[0].prefix_id for rows, prefix_tokens in groups if prefix_tokens >= ALIKE_TOKENS.stop]
+    if len(groups) < 3 or len(long) < 2:
+        return groups
+    found = tx.execute(_SAMPLES, {"prefix_ids": long})
+    samples = {row.id: row.sample for row in found}
+    alike: list[list[Group]] = []
+    latest: dict[bytes, list[Group]] = {}  # by sample
+    for group in groups:
+        head = group[0][0]
+        sample = samples.get(head.prefix_id)
+        others = None if sample is None else latest.get(sample)
+        if others is None or head.due_at > others[0][0][0].due_at + ALIKE_SECONDS:
+            others = []
+            alike.append(others)
+            if sample is not None:
+                latest[sample] = others
+        others.append(group)
+    return [group for together in alike for group in together]
+
+
+_SAMPLE = func.substr(
+    prefixes.c.tokens, 1 + ALIKE_TOKENS.start * TOKEN_BYTES, (ALIKE_TOKENS.stop - ALIKE_TOKENS.start) * TOKEN_BYTES
+)
+_SAMPLES = select(prefixes.c.id, _SAMPLE.label("sample")).where(is_one_of(prefixes.c.id, "prefix_ids"))
 
 
 def groups_of(rows: Iterable[Row[Any]]) -> list[Group]:
