@@ -187,7 +187,7 @@ def _parse_query(query: object) -> str | list[int]:
 
 def parse_query_text(query: object) -> str:
     """Return a query that must be a text. Raises :class:`RequestError`."""
-    text = None if isinstance(query, list) else _parse_query(query)
+    text = _parse_query(query) if isinstance(query, str | None) else None
     if not isinstance(text, str):
         raise invalid("query must be a string", "query")
     return text

@@ -76,6 +76,9 @@ RERANK: Mapping[str, Refused] = {
     "rank_fields": Refused("send each document as one text"),
     "max_chunks_per_doc": Refused("send chunks as documents"),
     "relevant_spans": Refused(harmless=({"mode": "disabled"},)),
+    # Voyage
+    "top_k": Refused("send top_n", harmless=(0, -1)),
+    "truncation": Refused("max_tokens_per_doc cuts documents", harmless=(False,)),
     # SGLang
     "instruct": Refused("send instruction"),
     # vLLM
@@ -90,6 +93,19 @@ RERANK: Mapping[str, Refused] = {
     "truncate": Refused("max_tokens_per_doc cuts documents", harmless=(False,)),
 }
 """The fields that ``/v1/rerank`` refuses."""
+
+_DOCUMENTS = "a list has no place for it: send documents in place of texts"
+
+TEXTS: Mapping[str, Refused] = {
+    **{name: field for name, field in RERANK.items() if name not in ("texts", "raw_scores", "truncate")},
+    "documents": Refused("texts are ranked"),
+    "return_documents": Refused("send return_text", harmless=(False,)),
+    "calibration": Refused(_DOCUMENTS),
+    "threshold": Refused(_DOCUMENTS),
+    "return_provenance": Refused(_DOCUMENTS, harmless=(False,)),
+    "return_receipt": Refused(_DOCUMENTS, harmless=(False,)),
+}
+"""The fields that ``/rerank`` refuses beside ``texts``, to which its answer is a list alone."""
 
 _LABELS = "call /v1/score with label_token_ids"
 
@@ -118,6 +134,10 @@ COMPLETION: Mapping[str, Refused] = {
     "return_tokens_as_token_ids": Refused("tokens are texts", harmless=(False,)),
     "response_format": Refused(_NO_TEXT),
     "structured_outputs": Refused(_NO_TEXT),
+    **dict.fromkeys(("guided_choice", "guided_json", "guided_regex", "guided_grammar"), Refused(_NO_TEXT)),
+    "stop_token_ids": Refused(_NO_TEXT, harmless=([],)),
+    "logits_processors": Refused(_UNCHANGED, harmless=([],)),
+    "watermarking": Refused(_UNCHANGED, harmless=(False,)),
     "bad_words": Refused(_UNCHANGED, harmless=([],)),
     "allowed_token_ids": Refused(_LABELS),
     "logprob_token_ids": Refused(_LABELS),
@@ -125,6 +145,7 @@ COMPLETION: Mapping[str, Refused] = {
     "regex": Refused(_NO_TEXT),
     "json_schema": Refused(_NO_TEXT),
     "ebnf": Refused(_NO_TEXT),
+    "stop_regex": Refused(_NO_TEXT, harmless=("", [])),
     "custom_logit_processor": Refused(_UNCHANGED),
     "lora_path": Refused("name the adapter in model"),
 }

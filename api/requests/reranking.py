@@ -118,7 +118,7 @@ def ranking_of_documents_or_texts(
     """
     if body.get("texts") is None:
         return ranking_of(True, reading, body, sender, idempotency)
-    check_fields(body, TextsBody.model_fields, {}, strict=sender.is_strict)
+    check_fields(body, TextsBody.model_fields, refused_fields.TEXTS, strict=sender.is_strict)
     truncates = parse_flag(body.get("truncate"), "truncate")
     if body.get("truncation_direction") not in (None, "Left", "Right", "left", "right"):
         raise invalid('truncation_direction must be "Left" or "Right"', "truncation_direction")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def permute_of(given: str) -> Permute:
 def read_questions(name: str) -> dict[str, Any]:
     """Return the questions of a file: a JSON object with a question by each name. Raises CommandError."""
     try:
-        found = json.loads(Path(name).read_text(encoding="utf-8"))
+        found = json.loads(Path(name).read_text(encoding="utf-8"), object_pairs_hook=partial(_without_doubles, name))
     except OSError as error:
         raise CommandError(f"{name} can't be read: {error.strerror}", ExitCode.USAGE) from None
     except ValueError as error:
@@ -103,6 +104,16 @@ def read_questions(name: str) -> dict[str, Any]:
     for question, asked in found.items():
         if not isinstance(asked, dict) or asked.get("type") not in _KINDS:
             raise CommandError(f"{name}: the type of {question!r} must be one of {', '.join(_KINDS)}", ExitCode.USAGE)
+    return found
+
+
+def _without_doubles(file: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object, none of whose values is dropped because another one has its name. Raises CommandError."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise CommandError(f"{file} has the name {name!r} twice in an object", ExitCode.USAGE)
+        found[name] = value
     return found
 
 

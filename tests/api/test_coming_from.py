@@ -67,6 +67,7 @@ VALUES: dict[str, Any] = {
     "texts": ["London"],
     "raw_scores": True,
     "truncate": True,
+    "truncation": True,
     "truncation_direction": "Right",
     "return_text": True,
 }
@@ -95,9 +96,14 @@ COMPLETION_VALUES: dict[str, Any] = {
     "logprob_token_ids": [70, 71],
     "bad_words": ["London"],
     "structured_outputs": {"choice": ["London", "Paris"]},
+    "guided_choice": ["London", "Paris"],
+    "stop_token_ids": [70],
+    "logits_processors": ["mine.Processor"],
+    "watermarking": True,
     "regex": "London|Paris",
     "json_schema": "{}",
     "ebnf": 'root ::= "London"',
+    "stop_regex": "London|Paris",
     "custom_logit_processor": "{}",
     "lora_path": "adapters/mine",
 }
@@ -118,8 +124,13 @@ HARMLESS: dict[str, list[Any]] = {
     "presence_penalty": [0],
     "frequency_penalty": [0.0],
     "bad_words": [[]],
+    "stop_token_ids": [[]],
+    "stop_regex": ["", []],
+    "logits_processors": [[]],
+    "watermarking": [False],
     "max_tokens_per_query": [0],
     "chat_template_kwargs": [{}],
+    "truncation": [False],
     "relevant_spans": [{"mode": "disabled"}],
 }
 """Values of refused fields that ask for what is done here in any case."""
@@ -190,7 +201,8 @@ def values_of(path: str) -> dict[str, Any]:
 
 def test_every_row_is_of_a_kind_that_is_tested() -> None:
     assert len(FIELDS) + len(ANSWERS) + len(PATHS) == len(ROWS)
-    assert {row.system for row in ROWS} == {"SGLang", "vLLM", "OpenAI", "Cohere", "Jina", "Text Embeddings Inference"}
+    systems = {"SGLang", "vLLM", "OpenAI", "Cohere", "Jina", "Voyage", "Text Embeddings Inference"}
+    assert {row.system for row in ROWS} == systems
     assert {row.here for row in FIELDS} == {"the same", "refused", "ignored"}
     for of_path in (VALUES, COMPLETION_VALUES):
         assert {row.name for row in FIELDS if values_of(target(row)[1]) is of_path} == of_path.keys()

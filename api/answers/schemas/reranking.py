@@ -55,6 +55,7 @@ class TextsBody(BaseModel):
         None, description="means nothing without `truncate`, and with it only `Right` is accepted"
     )
     model: str | None = Field(None, description="as in the other body, like all further fields")
+    top_n: Annotated[int, Field(ge=1)] | None = None
     instruction: str | None = None
     max_tokens_per_doc: Annotated[int, Field(ge=0)] | None = None
     template: str | None = None

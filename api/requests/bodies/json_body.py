@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from typing import Any, NoReturn
 
 from scoring.error_codes import ErrorCode, RequestError, invalid
+from scoring.quoting import quote_name
 from scoring.values import is_encodable
 
 MAX_DEPTH = 64
@@ -35,7 +37,8 @@ def parse_json(data: bytes, what: str = "the body", place: str = "") -> object:
     what: the name of the text in messages. place: the path of the value in the request, if it is a part of one.
 
     Raises :class:`RequestError`: ``invalid_json`` if it is not JSON, ``invalid_request`` for NaN, infinities
-    (``1e999`` too), lone surrogates, integers of thousands of digits and nesting past :data:`MAX_DEPTH`.
+    (``1e999`` too), lone surrogates, integers of thousands of digits, a name twice in an object and nesting past
+    :data:`MAX_DEPTH`.
     """
     try:
         value = _DECODER.decode(data.decode())
@@ -83,8 +86,17 @@ def _finite(text: str) -> float:
     return value
 
 
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Python's parser keeps the last value of a name that stands twice, and tells nobody."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise _RefusedError(f"holds the name {quote_name(name)} twice in an object")
+    return value
+
+
 # Made once, because a job of a million lines causes a million calls.
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_without_doubles)
 
 
 def _check_depth(value: object) -> None:

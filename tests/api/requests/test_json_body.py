@@ -74,6 +74,15 @@ def test_null_characters_and_escaped_surrogate_pairs_are_accepted() -> None:
     assert parse_json(rb'["\u0000", "\ud83d\ude00", "\\ud800"]') == ["\x00", "😀", "\\ud800"]
 
 
+@pytest.mark.parametrize("body", [b'{"a": 1, "a": 1}', rb'{"b": [{"a": 1, "c": 2, "\u0061": 3}]}'])
+def test_a_name_that_stands_twice_in_an_object_is_refused(body: bytes) -> None:
+    with pytest.raises(RequestError) as raised:
+        parse_json(body)
+    assert raised.value.code is ErrorCode.INVALID_REQUEST
+    assert raised.value.message == 'the body holds the name "a" twice in an object'
+    assert parse_json(b'[{"a": 1}, {"a": {"a": 2}}]') == [{"a": 1}, {"a": {"a": 2}}]
+
+
 def test_large_integers_stay_exact() -> None:
     assert parse_json(b"[1" + b"0" * 400 + b"]") == [10**400]
 

@@ -164,6 +164,8 @@ def test_the_message_of_an_error_speaks_of_documents(api: RunningApi) -> None:
     response = api.client.post("/v1/rerank", json=BODY | {"documents": ["a", "word " * 600]})
     assert "documents[1]" in response.json()["error"]["message"]
     assert "items" not in response.json()["error"]["message"]
+    number = api.client.post("/v1/rerank", json=BODY | {"query": 5})
+    assert number.json()["error"]["message"] == "query must be a string", "a ranking takes no token ids"
 
 
 def test_a_ranking_is_one_job_whose_documents_share_the_query(on_sqlite: tuple[RunningApi, StandInWorker]) -> None:

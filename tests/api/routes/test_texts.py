@@ -27,6 +27,28 @@ def test_texts_are_answered_with_a_list_of_the_same_scores(api: RunningApi) -> N
         {"index": one["index"], "score": one["score"], "text": TEXTS[one["index"]]} for one in ours
     ]
     assert ask(api, texts=[]).json() == []
+    assert ask(api, top_n=2).json() == plain.json()[:2]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "harmless"),
+    [
+        ("documents", ["London"], None),
+        ("return_documents", True, False),
+        ("return_provenance", True, False),
+        ("threshold", "sure", None),
+        ("instruct", "Find what contradicts the query.", None),
+        ("use_activation", False, True),
+        ("top_k", 1, -1),
+    ],
+)
+def test_what_would_be_ignored_without_a_word_is_refused(
+    api: RunningApi, field: str, value: object, harmless: object
+) -> None:
+    answer = ask(api, **{field: value})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", field)
+    assert ask(api, **{field: harmless}).json() == ask(api).json()
 
 
 def test_texts_that_are_too_long_are_cut_where_a_client_asks_for_it(api: RunningApi) -> None:

@@ -142,7 +142,14 @@ def test_options_that_make_no_sense_together_are_named(tmp_path: Path, options: 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [(None, "can't be read"), ("{", "is not JSON"), ("[]", "JSON object"), ('{"a": {"type": "b"}}', "the type of 'a'")],
+    [
+        (None, "can't be read"),
+        ("{", "is not JSON"),
+        ("[]", "JSON object"),
+        ('{"a": {"type": "b"}}', "the type of 'a'"),
+        ('{"a": {"type": "noul"}, "a": {"type": "noul"}}', "has the name 'a' twice"),
+        ('{"a": {"type": "choice", "criteria": {"b": null, "b": "c"}}}', "has the name 'b' twice"),
+    ],
 )
 def test_a_wrong_file_of_questions_is_named(tmp_path: Path, text: str | None, problem: str) -> None:
     source, questions = write_csv(tmp_path / "in.csv", ROWS), tmp_path / "questions.json"
