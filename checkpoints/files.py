@@ -117,7 +117,8 @@ def context_length(config: Mapping[str, Any]) -> int:
     With YaRN (arXiv:2309.00071), that field is the length before or after stretching, depending on who wrote the file.
     So the stretched length ``factor * original_max_position_embeddings`` is used if it is longer. With LongRoPE
     (arXiv:2402.13753), it is ``original_max_position_embeddings``: the tokens of a longer sequence would have other
-    positions than those of a short one, from the first one on. Raises :class:`CheckpointError`.
+    positions than those of a short one, from the first one on. It is the same with ``llama_4_scaling_beta``, because
+    queries behind that length would be larger. Raises :class:`CheckpointError`.
     """
     longest, name = positive_integer(config, "max_position_embeddings"), "original_max_position_embeddings"
     scaling = config.get(rope_field(config))
@@ -126,7 +127,7 @@ def context_length(config: Mapping[str, Any]) -> int:
     if not isinstance(scaling, Mapping):
         return longest
     kind, factor, original = scaling.get("rope_type", scaling.get("type")), scaling.get("factor"), scaling.get(name)
-    if kind == "longrope":
+    if kind == "longrope" or scaling.get("llama_4_scaling_beta") is not None:
         original = config.get(name, original)
         return min(longest, original) if isinstance(original, int) else longest
     if kind != "yarn" or not isinstance(original, int) or not isinstance(factor, int | float):

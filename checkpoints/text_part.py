@@ -17,12 +17,12 @@ class _TextPart(NamedTuple):
     """How a family of such checkpoints names its text part."""
 
     classes: Mapping[str, str]  # those of the whole model, and those of its text part that compute the same
-    is_tied: bool  # whether the head is the embedding, where the whole model does not say so
+    is_tied: bool | None  # whether the head is the embedding, where the whole model is silent; None: its text says so
     defaults: Mapping[str, Any]  # of HuggingFace, since published files leave out what is one
 
 
 _TEXT_PARTS = {
-    "gemma3": _TextPart(
+    ("gemma3", "gemma3_text"): _TextPart(
         {
             "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
             "Gemma3ForSequenceClassification": "Gemma3TextForSequenceClassification",
@@ -38,7 +38,7 @@ _TEXT_PARTS = {
             "rms_norm_eps": 1e-6,
         },
     ),
-    "qwen3_5": _TextPart(
+    ("qwen3_5", "qwen3_5_text"): _TextPart(
         {
             "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
             "Qwen3_5ForSequenceClassification": "Qwen3_5TextForSequenceClassification",
@@ -54,8 +54,29 @@ _TEXT_PARTS = {
             "rms_norm_eps": 1e-6,
         },
     ),
+    # Where there are no pictures, its positions are those of Qwen3.
+    ("qwen3_vl", "qwen3_vl_text"): _TextPart(
+        {"Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM"},
+        False,
+        {
+            "model_type": "qwen3",
+            "vocab_size": 151_936,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "head_dim": 128,
+            "max_position_embeddings": 128_000,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 500_000.0,
+        },
+    ),
+    ("mistral3", "mistral"): _TextPart(
+        {"Mistral3ForConditionalGeneration": "MistralForCausalLM"}, None, {"model_type": "mistral"}
+    ),
+    ("mistral3", "ministral3"): _TextPart(
+        {"Mistral3ForConditionalGeneration": "Ministral3ForCausalLM"}, None, {"model_type": "ministral3"}
+    ),
 }
-"""By ``model_type``."""
+"""By the ``model_type`` of the whole model and that of its text part. The default is the first one of a whole model."""
 
 _OF_WHOLE = ("quantization_config", *FIELDS)
 """The fields of the whole model that say something of its text part or of its head."""
@@ -75,13 +96,18 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of the text part's configuration, or the same ones where there is no other part."""
     if config.get("model_type") == SAVED and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
-    part, text = _TEXT_PARTS.get(str(config.get("model_type"))), config.get("text_config")
-    if part is None or not isinstance(text, dict):
+    text, kinds = config.get("text_config"), [kind for kind in _TEXT_PARTS if kind[0] == config.get("model_type")]
+    if not kinds or not isinstance(text, dict):
+        return config
+    part = _TEXT_PARTS.get((kinds[0][0], str(text.get("model_type", kinds[0][1]))))
+    if part is None:
         return config
     named = config.get("architectures")
+    is_tied = text.get("tie_word_embeddings", False) if part.is_tied is None else part.is_tied
     of_whole = {name: config[name] for name in _OF_WHOLE if name in config} | {
         "architectures": [part.classes.get(str(name), name) for name in named] if isinstance(named, list) else named,
-        "tie_word_embeddings": config.get("tie_word_embeddings", part.is_tied),
+        "tie_word_embeddings": config.get("tie_word_embeddings", is_tied),
+        "model_type": part.defaults["model_type"],
     }
     # HuggingFace does not read what the text part says of classes.
     of_text = {name: each for name, each in text.items() if name not in FIELDS}

@@ -17,7 +17,7 @@ from model.architecture.decoder import Decoder
 from model.architecture.experts import Mixture
 from model.architecture.recurrence import KINDS as RECURRENT_KINDS
 from model.architecture.recurrence import Recurrence
-from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, Scaling, YarnScaling
+from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, Scaling, Still, YarnScaling
 from model.architecture.stored.fused import Fused
 from model.architecture.stored.tensors import SINGLE_FILE
 from model.architecture.weights import EMBEDDING, fused_tensors, parameters, params
@@ -103,7 +103,7 @@ def config_fields(config: DecoderConfig) -> dict[str, object]:
         fields |= {"num_local_experts": 0, "position_embedding_type": "rope", "layer_types": layers}
     if family.has_multipliers:
         fields |= config.multipliers._asdict()
-    if family.is_gemma:
+    if family.has_scalar:
         multiplier = config.multipliers.attention_multiplier
         fields["query_pre_attn_scalar"] = config.head_dim if multiplier is None else round(multiplier**-2)
     fields |= _position_fields(config)
@@ -113,10 +113,17 @@ def config_fields(config: DecoderConfig) -> dict[str, object]:
 
 def _position_fields(config: DecoderConfig) -> dict[str, object]:
     """Return the fields about positions and sliding windows."""
-    windows, window, rope = config.traits.windows, config.window, rope_fields(config.rope)
+    windows, window = config.traits.windows, config.window
+    rope = rope_fields(config.ropes[-1] if windows is not None and windows.is_still else config.rope)
+    if config.family == "ministral3":
+        rope |= {"llama_4_scaling_beta": 0.1}  # of positions behind the context
     plain: dict[str, object] = {"rope_theta": config.rope.theta, "rope_parameters": rope}
     if windows is None:
         return plain
+    if windows.is_still and windows.default is None:
+        return {**plain, "no_rope_layers": [int(one) for one in config.windowed]}
+    if windows.is_still and window is None:
+        return {**plain, "sliding_window": None, "layer_types": ["full_attention"] * config.layers}
     if window is None and windows.pattern:
         window = Window(config.context, (False,) * config.layers)
     switch = {"use_sliding_window": window is not None} if windows.switch else {}
@@ -160,6 +167,8 @@ def scaling_fields(scaling: Scaling) -> dict[str, object]:
                 "truncate": scaling.whole_dimensions,
                 "attention_factor": scaling.magnitude,
             }
+        case Still():
+            return {}  # It is not stretched. Which layers have no positions stands elsewhere.
         case LongScaling():
             return {
                 "rope_type": "longrope",

@@ -163,7 +163,7 @@ class DecoderConfig:
             context=context_length(config),
             rope=rope,
             norm_epsilon=fields.number("rms_norm_eps"),
-            tied=classes is None and fields.flag("tie_word_embeddings", family.is_gemma),
+            tied=classes is None and fields.flag("tie_word_embeddings", family.is_tied),
             classes=0 if classes is None else len(classes.names),
             family=name,
             attention_bias="attention_bias" in family.bias_fields and fields.flag("attention_bias", family.is_gpt_oss),
@@ -236,7 +236,7 @@ def _multipliers(fields: ConfigurationReader, family: Family, *, divides: bool) 
         return found if divides else found._replace(logits_scaling=1.0)
     if not family.is_gemma:
         return NO_MULTIPLIERS
-    of_queries = fields.integer("query_pre_attn_scalar", 256) ** -0.5
+    of_queries = fields.integer("query_pre_attn_scalar", 256) ** -0.5 if family.has_scalar else None
     return Multipliers(fields.integer("hidden_size") ** 0.5, attention_multiplier=of_queries)
 
 
@@ -263,8 +263,9 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family,
     if fields.get("architectures") not in ([name] for name in known):
         fields.require("architectures", [family.architecture])
     for name in ("hidden_act", "hidden_activation"):
-        fields.require(name, family.activation)
-    if not family.is_gemma:
+        if not (family.is_gemma and fields.get(name) == "gelu" and name == "hidden_act"):  # which means the other one
+            fields.require(name, family.activation)
+    if not family.has_scalar:
         fields.require("query_pre_attn_scalar", None)
     multipliers = {} if family.has_multipliers else Multipliers._field_defaults
     for field, unchanged in (_CHANGES_OF_NUMBERS | multipliers).items():

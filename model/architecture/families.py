@@ -32,6 +32,7 @@ class Windows(NamedTuple):
     switch: bool = False  # it is in use only with ``use_sliding_window``
     pattern: int = 0  # each so-many-eth layer has none, unless ``layer_types`` says otherwise; 0: all have it
     reads_pattern: bool = False  # ``sliding_window_pattern`` may name another number
+    is_still: bool = False  # layers without it have no positions; or those of ``no_rope_layers``, without a default
     bases: tuple[float, float] | None = None  # of the rotary positions, where each kind of layers has its own: defaults
 
 
@@ -44,7 +45,9 @@ class Family:
     norms: Norms = Norms.BEFORE
     norm_offset: float = 0.0  # what is added to the weights of norms
     activation: str = "silu"  # of the MLP's gate, by HuggingFace's name
-    is_gemma: bool = False  # embeddings are multiplied by the root of their width, scores by a number of their own
+    is_gemma: bool = False  # embeddings are multiplied by the root of their width
+    has_scalar: bool = False  # scores are multiplied by a number of their own
+    is_tied: bool = False  # the head is the embedding, of configurations that leave it out
     is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
     has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
     has_classes: bool = True  # HuggingFace has it with a head for classes, too
@@ -76,6 +79,23 @@ class Family:
 
 
 FAMILIES = {
+    "exaone4": Family(
+        "Exaone4ForCausalLM",
+        qk_norm=QKNorm.HEAD,
+        norms=Norms.AFTER,
+        kv_heads=32,
+        windows=Windows(4096, pattern=4, reads_pattern=True, is_still=True),
+    ),
+    "gemma": Family(
+        "GemmaForCausalLM",
+        norm_offset=1.0,
+        activation="gelu_pytorch_tanh",
+        is_gemma=True,
+        is_tied=True,
+        bias_fields=frozenset({"attention_bias"}),
+        head_dim=256,
+        kv_heads=16,
+    ),
     "gemma3_text": Family(
         "Gemma3ForCausalLM",
         qk_norm=QKNorm.HEAD,
@@ -83,6 +103,8 @@ FAMILIES = {
         norm_offset=1.0,
         activation="gelu_pytorch_tanh",
         is_gemma=True,
+        has_scalar=True,
+        is_tied=True,
         text="Text",
         bias_fields=frozenset({"attention_bias"}),
         head_dim=256,
@@ -112,6 +134,7 @@ FAMILIES = {
         has_shared_mlp=True,
     ),
     "llama": Family("LlamaForCausalLM", bias_fields=frozenset({"attention_bias", "mlp_bias"})),
+    "ministral3": Family("Ministral3ForCausalLM", scalings=("yarn",), head_dim=128, kv_heads=8, windows=Windows(None)),
     "mistral": Family("MistralForCausalLM", kv_heads=8, windows=Windows(4096)),
     "olmo2": Family(
         "Olmo2ForCausalLM",
@@ -153,6 +176,14 @@ FAMILIES = {
         kv_heads=4,
         is_hybrid=True,
         turned=0.25,
+    ),
+    "seed_oss": Family("SeedOssForCausalLM", always_biased=True, head_dim=128, kv_heads=8),
+    "smollm3": Family(
+        "SmolLM3ForCausalLM",
+        is_tied=True,
+        bias_fields=frozenset({"attention_bias", "mlp_bias"}),
+        kv_heads=4,
+        windows=Windows(None, is_still=True),
     ),
 }
 """Families by ``model_type``."""

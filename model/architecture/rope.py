@@ -97,7 +97,18 @@ class LongScaling:
         return plain / np.array(self.factors, np.float64)
 
 
-Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling
+@dataclass(frozen=True, slots=True)
+class Still:
+    """No positions at all (arXiv:2305.19466): nothing is rotated."""
+
+    magnitude = 1.0
+
+    def scaled(self, plain: Frequencies, theta: float) -> Frequencies:
+        """Return no frequency."""
+        return np.zeros_like(plain)
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | LongScaling | Still
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +215,11 @@ def _llama3(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:
 
 
 def _yarn(fields: ConfigurationReader, rope: ConfigurationReader) -> Scaling:
+    if "attn_factor" in rope:
+        raise UnsupportedModelError(
+            f"{rope.named('attn_factor')} {rope.get('attn_factor')!r} is a factor that HuggingFace ignores and other "
+            "engines use: write the one that is meant as attention_factor, and take this one out"
+        )
     original = _original_context(fields, rope)
     factor = rope.number("factor", fields.integer("max_position_embeddings") / original)
     if "mscale" in rope and "mscale_all_dim" in rope:

@@ -25,13 +25,13 @@ from checkpoints.text_part import text_tensors
 from model.architecture.config import DecoderConfig
 from model.architecture.decoder import Decoder
 from model.architecture.experts import EXPERTS
-from model.architecture.stored.checkpoint import StoredCheckpoint
+from model.architecture.stored.checkpoint import READ_BYTES, StoredCheckpoint
 from model.architecture.stored.decision_head import open_decision_head
 from model.architecture.stored.encoding import Encoding, is_plain
 from model.architecture.stored.experts import experts_apart
 from model.architecture.stored.fused import Fused, one_after_another, separated
 from model.architecture.stored.lora import open_adapter
-from model.architecture.stored.tensors import open_tensors
+from model.architecture.stored.tensors import Tensors, WeightsError, open_tensors, stored_bytes
 
 HEAD = "lm_head.weight"
 _KERNELS = {"lm_head", "score", "gate"}  # beside those whose names say that they are projections
@@ -164,6 +164,8 @@ def load(
             merged.check(shapes_of, tied=config.tied)
         stored = StoredCheckpoint(directory, tensors, encoding, shapes_of, quantised)
         stored.check(lambda name: _ignored(name, config))
+        if config.tied:
+            _refuse_another_head(directory, tensors)
         done, total = 0, stored.bytes
 
         def count(read: int) -> None:
@@ -257,6 +259,26 @@ def _ignored(name: str, config: DecoderConfig) -> bool:
         return True
     has_own_head = not (config.tied or config.classes)
     return (not has_own_head and name == HEAD) or name.endswith(".rotary_emb.inv_freq")
+
+
+def _refuse_another_head(directory: Path, tensors: Tensors) -> None:
+    """Raise WeightsError if a tied checkpoint has a head beside the embedding that is not the same.
+
+    HuggingFace would compute with that head.
+    """
+    if HEAD not in tensors:
+        return
+    head, embedding = tensors[HEAD], tensors[EMBEDDING]
+    rows = embedding.get_shape()[0]
+    count = max(1, READ_BYTES * rows // stored_bytes(embedding))
+    parts = (slice(start, min(start + count, rows)) for start in range(0, rows, count))
+    if (head.get_shape(), head.get_dtype()) != (embedding.get_shape(), embedding.get_dtype()) or any(
+        (head[part].view(np.uint8) != embedding[part].view(np.uint8)).any() for part in parts
+    ):
+        raise WeightsError(
+            f"weights in {directory} do not fit: {HEAD} differs from {EMBEDDING}, and by tie_word_embeddings they are "
+            "one; where it is false, both are read"
+        )
 
 
 def buffer(parameter: Parameter, own_shape: tuple[int, ...]) -> npt.NDArray[Any]:

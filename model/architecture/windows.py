@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from checkpoints.files import context_length, rope_field
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
 from model.architecture.families import Family, Windows
-from model.architecture.rope import Rope
+from model.architecture.rope import Rope, Still
 
 KINDS = {"full_attention": False, "sliding_attention": True}
 """Whether a layer has a window, by its name in ``layer_types``."""
@@ -33,13 +34,33 @@ def read_positions(fields: ConfigurationReader, family: Family) -> tuple[Rope, W
         # HuggingFace ignores it. But the decoder of whoever wrote it may have one.
         raise UnsupportedModelError(f"sliding_window {size} is not implemented for {fields.get('model_type')}")
     layers = _windowed_layers(fields, family)
-    if family.is_gpt_oss and (rope_field(fields.values) not in fields or not _names_base(fields)):
+    if family.scalings == ("yarn",) and (rope_field(fields.values) not in fields or not _names_base(fields)):
         raise UnsupportedModelError("config.json lacks rope_scaling or rope_theta")  # HuggingFace would take YaRN
+    if windows is not None and windows.is_still:
+        rope = Rope.from_huggingface(fields, family.scalings)
+        if windows.default is None:
+            size, layers = context, _layers_with_positions(fields)
+        still = replace(rope, scaling=Still())
+        return (rope, None) if size is None else (still, Window(min(size, context), layers, rope))
     if windows is None or windows.bases is None:
         rope = Rope.from_huggingface(fields, family.scalings, family.turned)
         return rope, None if size is None or size >= context or not any(layers) else Window(size, layers)
     full, own = Rope.of_kinds(fields, tuple(KINDS), windows.bases, family.scalings)
     return full, Window(min(size or context, context), layers, None if own == full else own)
+
+
+def _layers_with_positions(fields: ConfigurationReader) -> tuple[bool, ...]:
+    """Return which layers have positions, of a family without windows: the ones in ``no_rope_layers``."""
+    fields.require("use_sliding_window", False)
+    if not _names_base(fields):
+        raise UnsupportedModelError("config.json lacks rope_theta")  # HuggingFace has a default of the family's own
+    count, given = fields.integer("num_hidden_layers"), fields.get("no_rope_layers")
+    if given is None:
+        each = fields.integer("no_rope_layer_interval", 4)
+        return tuple((number + 1) % each != 0 for number in range(count))
+    if not isinstance(given, list) or len(given) != count or any(one not in (0, 1) for one in given):
+        raise UnsupportedModelError(f"no_rope_layers must be {count} numbers, each 0 or 1, not {given!r}")
+    return tuple(map(bool, given))
 
 
 def _names_base(fields: ConfigurationReader) -> bool:

@@ -11,7 +11,7 @@ from checkpoints.files import read_classes
 from checkpoints.text_part import text_config, text_tensors
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
-from model.architecture.rope import LinearScaling, Rope
+from model.architecture.rope import LinearScaling, Rope, YarnScaling
 from tools.tpu.shapes import QWEN35_08B as QWEN35_SHAPE
 
 GEMMA_3_12B: dict[str, Any] = {
@@ -117,6 +117,64 @@ def test_what_qwen35_does_not_have_is_refused_by_the_name_of_a_field(changes: di
 def test_each_so_many_eth_layer_has_attention_where_no_kinds_are_named() -> None:
     text = {name: value for name, value in QWEN35_08B["text_config"].items() if name != "layer_types"}
     assert DecoderConfig.from_huggingface(text_config(QWEN35_08B | {"text_config": text})) == QWEN35_SHAPE
+
+
+MINISTRAL_3_8B: dict[str, Any] = {
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "image_token_index": 10,
+    "model_type": "mistral3",
+    "text_config": {
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 262144,
+        "model_type": "ministral3",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 34,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_parameters": {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 16.0,
+            "llama_4_scaling_beta": 0.1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "original_max_position_embeddings": 16384,
+            "rope_theta": 1000000.0,
+            "rope_type": "yarn",
+        },
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "vocab_size": 131072,
+    },
+    "vision_config": {"hidden_size": 1024, "model_type": "pixtral"},
+}
+
+
+def test_ministral_3_is_read_up_to_the_context_behind_which_its_queries_grow() -> None:
+    config = DecoderConfig.from_huggingface(text_config(MINISTRAL_3_8B))
+    assert config.parameters / 1e9 == pytest.approx(8.49, rel=0.01)
+    assert (config.family, config.context, config.tied, config.window) == ("ministral3", 16_384, False, None)
+    assert config.rope == Rope(1e6, YarnScaling(16.0, 32.0, 1.0, 16_384, True, 1.0))
+
+
+def test_the_text_of_a_mistral_says_whether_the_head_is_the_embedding_unless_the_whole_model_does() -> None:
+    tied = MINISTRAL_3_8B | {"text_config": MINISTRAL_3_8B["text_config"] | {"tie_word_embeddings": True}}
+    assert DecoderConfig.from_huggingface(text_config(tied)).tied
+    assert not DecoderConfig.from_huggingface(text_config(tied | {"tie_word_embeddings": False})).tied
+
+
+def test_a_mistral_that_takes_pictures_has_one_of_two_text_parts() -> None:
+    text = MINISTRAL_3_8B["text_config"] | {"rope_parameters": None, "rope_theta": 1e9}
+    of_small = {name: value for name, value in text.items() if name != "model_type"}
+    config = DecoderConfig.from_huggingface(text_config(MINISTRAL_3_8B | {"text_config": of_small}))
+    assert (config.family, config.context, config.rope) == ("mistral", 262_144, Rope(1e9))
+    for kind, named in (("mistral4", "model_type 'mistral3'"), ("ministral3", "rope_scaling or rope_theta")):
+        other = {name: value for name, value in text.items() if name != "rope_theta"} | {"model_type": kind}
+        with pytest.raises(UnsupportedModelError, match=named):
+            DecoderConfig.from_huggingface(text_config(MINISTRAL_3_8B | {"text_config": other}))
 
 
 def test_the_fields_of_the_text_part_are_read_with_the_defaults_of_huggingface() -> None:

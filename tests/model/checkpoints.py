@@ -23,7 +23,7 @@ from model.architecture.decoder import Decoder
 from model.architecture.experts import ClampedGate, Mixture
 from model.architecture.families import Norms, QKNorm
 from model.architecture.recurrence import Recurrence
-from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
+from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, Still, YarnScaling
 from model.architecture.weights import without_values
 from model.architecture.windows import Window
 
@@ -94,9 +94,28 @@ VARIANTS = {
         tied=True,
         rope=Rope(10_000.0, LongScaling((1.0, 1.25, 1.5, 2.0, 3.0, 4.0), 1024, 1.19), turned=0.75),
     ),
+    "exaone4": replace(
+        _SMALL,
+        family="exaone4",
+        rope=Rope(10_000.0, Still()),
+        window=Window(20, (True, False), Rope(10_000.0, Llama3Scaling(8.0, 1.0, 4.0, 64))),
+    ),
+    "exaone4 without a window": replace(_SMALL, family="exaone4"),
+    "smollm3": replace(
+        _SMALL,
+        family="smollm3",
+        layers=3,
+        rope=Rope(50_000.0, Still()),
+        window=Window(1024, (True, False, True), Rope(50_000.0)),
+    ),
+    "seed-oss": replace(_SMALL, family="seed_oss", head_dim=32, rope=Rope(10_000_000.0)),
+    "ministral3": replace(
+        _SMALL, family="ministral3", rope=Rope(10_000.0, YarnScaling(16.0, 32.0, 1.0, 1024, True, 1.0))
+    ),
     "mistral with a window": replace(_SMALL, family="mistral", window=Window(6, (True, True))),
     "phi3 with a window": replace(_SMALL, family="phi3", window=Window(40, (True, True))),
     "qwen2 with a window": replace(_SMALL, family="qwen2", window=Window(3, (False, True))),
+    "gemma": replace(_SMALL, family="gemma", head_dim=32, multipliers=Multipliers(8.0)),
     "gemma3": replace(
         _SMALL,
         family="gemma3_text",

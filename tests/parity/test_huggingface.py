@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -102,31 +103,65 @@ def test_huggingface_loads_a_checkpoint_that_a_decoder_saves(name: str, tmp_path
     np.testing.assert_allclose(ours, theirs, atol=FLOAT32_LOGPROBS)
 
 
-@pytest.mark.parametrize("older_names", [False, True])
-def test_the_text_part_of_a_model_that_takes_pictures_is_huggingfaces(older_names: bool, tmp_path: Path) -> None:
-    import torch  # type: ignore[import-not-found,unused-ignore]
-    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+_VISION = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+_WHOLE: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gemma3": (
+        "gemma3",
+        "gemma3_text",
+        {"vision_config": _VISION | {"image_size": 28, "patch_size": 14}, "mm_tokens_per_image": 4},
+    ),
+    "ministral3": (
+        "mistral3",
+        "ministral3",
+        {"vision_config": _VISION | {"model_type": "pixtral", "head_dim": 8, "image_size": 28, "patch_size": 14}},
+    ),
+    "mistral with a window": ("mistral3", "mistral", {"vision_config": {"model_type": "pixtral"} | _VISION}),
+    "tied": (
+        "qwen3_vl",
+        "qwen3_vl_text",
+        {
+            "vision_config": {
+                "depth": 1,
+                "hidden_size": 16,
+                "intermediate_size": 32,
+                "num_heads": 2,
+                "out_hidden_size": 64,
+                "num_position_embeddings": 16,
+                "deepstack_visual_indexes": [0],
+            }
+        },
+    ),
+}
+"""Models that take pictures, by the checkpoint that is their text part: their kinds, and their other fields."""
 
-    text = config_fields(EVERY["gemma3"])
-    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Gemma3Config(
-        text_config=text | {"pad_token_id": 0},
-        vision_config=vision | {"image_size": 28, "patch_size": 14},
-        image_token_index=95,
-        mm_tokens_per_image=4,
-    )
-    whole = Gemma3ForConditionalGeneration(config)
+
+@pytest.mark.parametrize(
+    ("name", "older_names"), [*((name, False) for name in _WHOLE), ("gemma3", True), ("ministral3", True)]
+)
+def test_the_text_part_of_a_model_that_takes_pictures_is_huggingfaces(
+    name: str, older_names: bool, tmp_path: Path
+) -> None:
+    import torch  # type: ignore[import-not-found,unused-ignore]
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    kind, kind_of_text, others = _WHOLE[name]
+    text = config_fields(EVERY[name]) | {"pad_token_id": 0, "model_type": kind_of_text}
+    tied = {"tie_word_embeddings": EVERY[name].tied}
+    config = AutoConfig.for_model(kind, text_config=text, image_token_index=95, image_token_id=95, **others, **tied)
+    whole: Any = AutoModelForImageTextToText.from_config(config)  # type: ignore[no-untyped-call]
     whole.train(False)
-    weights_of_text = {name: torch.tensor(each) for name, each in tensors(EVERY["gemma3"], SEED).items()}
+    weights_of_text = {each: torch.tensor(value) for each, value in tensors(EVERY[name], SEED).items()}
+    if "lm_head.weight" in weights_of_text:
+        whole.lm_head.load_state_dict({"weight": weights_of_text.pop("lm_head.weight")})
     whole.model.language_model.load_state_dict(
-        {name.removeprefix("model."): each for name, each in weights_of_text.items()}
+        {each.removeprefix("model."): value for each, value in weights_of_text.items()}
     )
     whole.save_pretrained(tmp_path)
     if older_names:
         path = tmp_path / "model.safetensors"
-        stored = {_older(name): each for name, each in load_file(path).items()}
+        stored = {_older(each): value for each, value in load_file(path).items()}
         save_file(stored, path, metadata={"format": "pt"})
-    rows = sequences(EVERY["gemma3"], 15, FAMILY_LENGTHS)
+    rows = sequences(EVERY[name], 15, FAMILY_LENGTHS)
     rows = [np.minimum(row, 94) for row in rows]
     ours = engines.logprobs(engines.load(tmp_path, "float32"), rows)
     with torch.inference_mode():
@@ -138,4 +173,4 @@ def _older(name: str) -> str:
     """Return the name of a tensor in the files that were published first."""
     if name.startswith("model.language_model."):
         return name.replace("model.language_model.", "language_model.model.", 1)
-    return name.removeprefix("model.")
+    return f"language_model.{name}" if name.startswith("lm_head.") else name.removeprefix("model.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from checkpoints.files import CheckpointError
 from demonstration.saving import config_fields, rope_fields
 from model.architecture.config import DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
-from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, YarnScaling
+from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, Still, YarnScaling
 from model.architecture.windows import KINDS, Window
 from tests.model.checkpoints import CONFIGS, EVERY
 
@@ -32,6 +33,9 @@ GEMMA3: dict[str, Any] = {
     "rope_theta": None,
 }
 OLMO3 = GEMMA3 | {"model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"], "query_pre_attn_scalar": None}
+GEMMA = config_fields(EVERY["gemma"]) | {"hidden_act": None}
+EXAONE4 = config_fields(EVERY["exaone4"])
+SMOLLM3 = config_fields(EVERY["smollm3"])
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -228,6 +232,15 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
         ),
         ({**GEMMA3, "rope_scaling": {"rope_type": "linear"}}, "lacks rope_scaling.factor"),
         ({**OLMO3, "sliding_window_pattern": 2}, "sliding_window_pattern 2 is not implemented, only 4"),
+        (EXAONE4 | {"sliding_window_pattern": "LLLG", "layer_types": None}, "sliding_window_pattern must be an int"),
+        ({**GEMMA, "query_pre_attn_scalar": 24}, "query_pre_attn_scalar 24"),
+        ({**GEMMA, "hidden_act": "silu"}, "hidden_act 'silu'"),
+        ({**GEMMA, "hidden_activation": "gelu"}, "hidden_activation 'gelu'"),
+        (EXAONE4 | {"attention_bias": True}, "attention_bias True"),
+        (SMOLLM3 | {"use_sliding_window": True}, "use_sliding_window True"),
+        (SMOLLM3 | {"rope_theta": None, "rope_parameters": None}, "config.json lacks rope_theta"),
+        (SMOLLM3 | {"no_rope_layers": [1, 1]}, "no_rope_layers must be 3 numbers, each 0 or 1"),
+        (SMOLLM3 | {"no_rope_layers": [1, 2, 1]}, "no_rope_layers must be 3 numbers, each 0 or 1"),
         ({**MISTRAL, "layer_types": ["sliding_attention"] * 3}, "layer_types"),
         ({**MISTRAL, "attention_bias": True}, "attention_bias True"),
         ({"layer_types": ["full_attention", "chunked_attention", "full_attention"]}, "layer_types"),
@@ -257,6 +270,7 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
         ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
         ({"rope_scaling": {"type": "linear"}}, "lacks rope_scaling.factor"),
         ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor must be a positive number"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "attn_factor": 0.88}}, "rope_scaling.attn_factor 0.88"),
         ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "low_freq_factor 4 is not below high_freq_factor 4"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
         ({"head_dim": 31}, "head_dim 31"),
@@ -271,6 +285,27 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
 def test_what_is_not_implemented_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedModelError, match=named):
         read(**changes)
+
+
+def test_the_first_gemma_means_the_gate_by_tanh_where_it_says_gelu() -> None:
+    """HuggingFace reads it so, and has another default for the head."""
+    fields = GEMMA | {"hidden_act": "gelu", "hidden_activation": None, "tie_word_embeddings": None}
+    assert DecoderConfig.from_huggingface(fields) == replace(EVERY["gemma"], tied=True)
+
+
+def test_layers_without_positions_are_those_without_a_window_where_there_is_one() -> None:
+    whole = {"sliding_window": None, "sliding_window_pattern": None, "layer_types": ["full_attention"] * 2}
+    moving = Rope(10_000.0, Llama3Scaling(8.0, 1.0, 4.0, 64))
+    config = DecoderConfig.from_huggingface(EXAONE4 | whole)
+    assert (config.rope, config.window) == (moving, None)
+    longer = DecoderConfig.from_huggingface(EXAONE4 | {"sliding_window": 5000})
+    assert (longer.rope.scaling, longer.window) == (Still(), Window(1024, (True, False), moving))
+
+
+def test_each_so_many_eth_layer_has_no_positions_where_no_list_says_so() -> None:
+    fields = SMOLLM3 | {"no_rope_layers": None, "no_rope_layer_interval": 2, "tie_word_embeddings": None}
+    config = DecoderConfig.from_huggingface(fields)
+    assert (config.windowed, config.reach, config.tied) == ((True, False, True), config.context, True)
 
 
 @pytest.mark.parametrize("field", ["hidden_size", "rms_norm_eps", "vocab_size", "max_position_embeddings"])

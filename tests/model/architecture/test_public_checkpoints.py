@@ -30,12 +30,15 @@ SERVED = {
     "meta-llama/Meta-Llama-3.1-405B": 406.0,
     "microsoft/phi-4": 14.7,
     "Qwen/Qwen3.5-27B": 27.0,
+    "Qwen/Qwen3-VL-2B-Instruct": 1.7,
     "Qwen/Qwen3-30B-A3B": 30.5,
     "openai/gpt-oss-20b": 20.9,
     "openai/gpt-oss-120b": 116.8,
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": 480.0,
 }
-"""Those that are served, and how many billions of parameters their publishers say that they have."""
+"""Those that are served, and how many billions of parameters their publishers say that they have.
+
+Qwen3-VL-2B has those of Qwen3-1.7B beside what sees pictures."""
 
 BY_FIELD = {"Qwen/Qwen3-32B-FP8-Static-PerTensor": "quantization_config.quant_method None"}
 """Those of a served family that are refused. All others are refused by their family."""

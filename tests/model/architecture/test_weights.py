@@ -120,6 +120,18 @@ def test_a_tied_checkpoint_may_carry_its_head_all_the_same(tmp_path: Path) -> No
     np.testing.assert_array_equal(decoder.head_kernel(), found["model.embed_tokens.weight"].T)
 
 
+def test_a_tied_checkpoint_is_refused_where_its_head_is_another_one(tmp_path: Path) -> None:
+    """HuggingFace would take that head."""
+    found = tensors(TIED, 0)
+    found["lm_head.weight"] = found["model.embed_tokens.weight"].copy()
+    found["lm_head.weight"][-1, -1] += 1
+    with pytest.raises(WeightsError, match=r"lm_head\.weight differs from model\.embed_tokens\.weight"):
+        load(write(tmp_path, TIED, found), TIED)
+    found["lm_head.weight"] = found["model.embed_tokens.weight"].astype(np.float16)
+    with pytest.raises(WeightsError, match=r"lm_head\.weight differs"):
+        load(write(tmp_path, TIED, found), TIED)
+
+
 def test_the_rotary_frequencies_of_old_checkpoints_are_ignored(tmp_path: Path) -> None:
     found = tensors(CONFIG, 0)
     fingerprint = load(write(tmp_path / "new", CONFIG, found))[1]
