@@ -30,6 +30,10 @@ class ChatFormat:
     special_tokens: Mapping[str, str] = field(default_factory=dict)  # such as bos_token, by the names of templates
 
 
+_ANY_TEXT = "A text, 42 é 中 \U0001f9ee"
+"""A vocabulary that is read by the wrong class has no token for some of it, nor one for what is unknown."""
+
+
 def load_tokenizer(directory: Path) -> tuple[Tokenizer, bool, ChatFormat]:
     """Load the tokenizer in a model directory as transformers does.
 
@@ -61,6 +65,13 @@ def load_tokenizer(directory: Path) -> tuple[Tokenizer, bool, ChatFormat]:
             f"the tokenizer of {directory} ({type(tokenizer).__name__}) has no fast form, which is the only one "
             "served: tokenizer_class in tokenizer_config.json must name one that reads tokenizer.json"
         )
+    try:
+        tokenizer.backend_tokenizer.encode(_ANY_TEXT)
+    except Exception as error:  # a bare one, from Rust
+        raise CheckpointError(
+            f"the tokenizer of {directory} ({type(tokenizer).__name__}) can't encode every text: {error}; check that "
+            "tokenizer_class in tokenizer_config.json belongs to tokenizer.json"
+        ) from error
     template = tokenizer.chat_template
     if isinstance(template, dict):  # several, of which the one with this name is for plain chats
         template = template.get("default")

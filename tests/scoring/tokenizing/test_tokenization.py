@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
+from tokenizers.models import WordLevel
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from checkpoints.files import CheckpointError
@@ -83,6 +84,10 @@ def test_with_split_special_tokens_special_tokens_in_text_are_ordinary_text(tmp_
     assert whole.fingerprint != split.fingerprint
 
 
+WITHOUT_UNKNOWN = Tokenizer(WordLevel({"one": 0}, unk_token="<unk>")).to_str()
+"""A tokenizer that raises for any other word: its vocabulary has no token for what is unknown."""
+
+
 @pytest.mark.parametrize(
     ("files", "reason"),
     [
@@ -90,6 +95,7 @@ def test_with_split_special_tokens_special_tokens_in_text_are_ordinary_text(tmp_
         ({}, "no tokenizer"),
         ({"tokenizer.json": "{"}, "no tokenizer"),
         ({"tokenizer.json": "{}"}, "no tokenizer"),
+        ({"tokenizer.json": WITHOUT_UNKNOWN, "tokenizer_config.json": "{}"}, "can't encode every text"),
     ],
 )
 def test_a_directory_without_a_usable_tokenizer_is_one_clear_line(
