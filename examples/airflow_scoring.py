@@ -19,10 +19,15 @@ REVIEWS = [
 ]
 
 with DAG("reviews", schedule=None) as dag:
+
+    @task
+    def load() -> list[str]:
+        return REVIEWS
+
     score = ScoreOperator(
         task_id="score",
         query="Review: ",
-        items=REVIEWS,
+        items=load(),  # or a list, or a function that the worker calls
         options={"item_template": "{item}\nSentiment:", "labels": [" positive", " negative"], "priority": "bulk"},
     )
 

@@ -24,7 +24,7 @@ def sentiments(context: AssetExecutionContext, scoreline: ScorelineResource) -> 
         query="Review: ",
         item_template="{item}\nSentiment:",
         labels=[" positive", " negative"],
-        run=context.run.run_id,
+        run=context.run.root_run_id or context.run.run_id,  # the same if Dagster tries the whole run again
         url=scoreline.url,
         api_key=scoreline.api_key,
     )

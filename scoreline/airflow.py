@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from airflow.sdk import BaseOperator, Context
+from airflow.sdk import BaseOperator, Context, XComArg
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from scoreline.client import AsyncClient, Client, JobEnded
@@ -48,7 +48,8 @@ class JobTrigger(BaseTrigger):
 class ScoreOperator(BaseOperator):
     """Submits a job of scores, defers until it has ended, and returns its id, by which ``client.scores`` reads it.
 
-    query, items: what is scored; items may also be a function that returns them, which is called by the worker.
+    query, items: what is scored; items may also be a function that returns them, which is called by the worker, or what
+    another task returns.
     options: those of the job, as for :meth:`Client.submit`.
 
     A task that is tried again and asks the same goes on with the job that it has submitted, unless that one has failed.
@@ -61,17 +62,21 @@ class ScoreOperator(BaseOperator):
         self,
         *,
         query: str,
-        items: Sequence[str] | Callable[[], Sequence[str]],
+        items: Sequence[str] | Callable[[], Sequence[str]] | XComArg,
         options: dict[str, Any],
         **of_airflow: Any,
     ) -> None:
         super().__init__(**of_airflow)
         self.query, self.items, self.options = query, items, options
+        # Airflow does so for templates alone, and what stands in an item is none.
+        XComArg.apply_upstream_relationship(self, items)
 
     def execute(self, context: Context) -> None:
         """Submit the job, or find the one that an earlier try has submitted."""
         task = context["ti"]
-        items = [*(self.items() if callable(self.items) else self.items)]
+        given = self.items.resolve(context) if isinstance(self.items, XComArg) else self.items
+        given = given() if callable(given) else given
+        items = given if isinstance(given, str) else [*given]  # The client refuses a text.
         asked = [task.dag_id, task.run_id, task.task_id, task.map_index, self.query, items, self.options]
         base = f"airflow-{hashlib.blake2b(json.dumps(asked).encode(), digest_size=20).hexdigest()}"
         with Client() as client:

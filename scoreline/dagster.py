@@ -11,8 +11,9 @@ from scoreline.client import Client
 class ScorelineResource(ConfigurableResource):
     """The service, for assets and ops: ``with scoreline.get_client() as client: ...``.
 
-    For tables, give ``url`` and ``api_key`` to the functions of :mod:`scoreline.frames`, and the id of Dagster's run
-    as ``run``: an asset that is tried again finds the jobs that it has submitted.
+    For tables, give ``url`` and ``api_key`` to the functions of :mod:`scoreline.frames`, and as ``run`` the id of
+    Dagster's first run, ``context.run.root_run_id or context.run.run_id``: what is tried again, an asset or the whole
+    run, finds the jobs that it has submitted.
     """
 
     url: str | None = Field(None, description="The address of the service; without it, SCORELINE_URL.")

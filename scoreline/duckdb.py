@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from scoreline.frames.functions import Function
+from scoreline.frames.tables import check_cases
 from scoreline.runs.formats import Kind
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def register(connection: DuckDBPyConnection, name: str, **asked: Any) -> Functio
     import duckdb
 
     function = Function(asked)
+    check_cases("DuckDB", [*function.kinds])  # It would give the value of the first one for both.
 
     # DuckDB evaluates the annotations of these.
     def of_one(column: Any) -> Any:

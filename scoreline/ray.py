@@ -20,6 +20,7 @@ class Scorer:
 
     asked: as for :func:`scoreline.frames.asking`. ``run`` must be there: by this name, a batch that Ray computes again
     gets the scores that are there. Rows of a query are computed together if they are in the same batch.
+    Ray's processes look for the service in their own environment: give ``url`` and ``api_key`` if they are not there.
 
     >>> scored = dataset.map_batches(
     ...     scoreline.ray.Scorer,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from judgement.applying import LEAST, calibrated, softmax
 from judgement.calibration import LEAST_ROWS, LEAST_ROWS_OF_A_LABEL, calibrate
@@ -71,12 +71,16 @@ class LabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # 
             raise ValueError(f"calibration must be 'auto', 'always' or 'never', not {self.calibration!r}")
         texts = _texts(X)
         check_classification_targets(y)
-        self.classes_, truth = np.unique(np.asarray(y), return_inverse=True)
+        self.classes_, truth = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         if len(truth) != len(texts):
             raise ValueError(f"there are {len(texts)} texts and {len(truth)} classes")
         if len(self.classes_) < 2:
             raise ValueError("there must be texts of at least two classes")
         self.label_texts_ = [self._label_of(one) for one in self.classes_.tolist()]
+        if len(set(self.label_texts_)) < len(self.label_texts_):
+            raise ValueError(f"classes must have different labels, not {self.label_texts_}")
+        if own := sorted({"labels", "baseline"} & {*(self.options or {})}):
+            raise ValueError(f"options must not have {own[0]!r}: give it to the classifier itself")
         self.method_, self.parameters_ = "identity", dict[str, Any]()
         shares, self.prior_, self.weights_fingerprint_ = self._scored(texts)
         enough = len(texts) >= LEAST_ROWS and np.bincount(truth).min() >= LEAST_ROWS_OF_A_LABEL

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from scoreline.frames.asked import Asking
 from scoreline.frames.costs import Cost
 from scoreline.frames.partitions import Counting, Scoring, new_of_parts, of_parts, reached
+from scoreline.frames.tables import check_cases
 from scoreline.runs.formats import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_TYPES = {Kind.NUMBER: "double", Kind.NUMBERS: "array<double>", Kind.TEXT: "string"}
 
 
 def scored(frame: DataFrame, **asked: Any) -> DataFrame:
@@ -26,15 +25,18 @@ def scored(frame: DataFrame, **asked: Any) -> DataFrame:
     are there, and with the same ``run`` so does another program. With ``max_items`` or ``max_tokens``, all rows are
     counted first. Raises TableError, CostError and ScorelineError; what is wrong with rows fails their task.
     """
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import ArrayType, DoubleType, StringType, StructType
 
+    types = {Kind.NUMBER: DoubleType(), Kind.NUMBERS: ArrayType(DoubleType()), Kind.TEXT: StringType()}
     wanted = of_parts(asked, "spark")
     wanted, new = new_of_parts(wanted, frame.columns)
+    if frame.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
+        check_cases("Spark", [*frame.columns, *new])
     if wanted.max_items is not None or wanted.max_tokens is not None:
         _cost(frame, wanted, tokens=wanted.max_tokens is not None).check(wanted.max_items, wanted.max_tokens)
     schema = StructType([*frame.schema.fields])
     for name, kind in new.items():
-        schema = schema.add(name, _TYPES[kind])
+        schema = schema.add(name, types[kind])
     return frame.mapInArrow(Scoring(wanted), schema)
 
 

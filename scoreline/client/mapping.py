@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack
 
 from scoreline.client.decisions import Decision, Questions, State, bodies_of
@@ -255,6 +256,8 @@ async def map_async(wanted: Mapping[T, R], driver: Driver) -> AsyncIterator[R | 
 
 def map_blocking(wanted: Mapping[T, R], start: Callable[[T, int], Future[R]]) -> Iterator[R | ScorelineError]:
     """Yield the results of all pairs or states. start: begins to have one computed in the background."""
+    from scoreline.client.background import outcome  # It imports asyncio, which not every caller of a client needs.
+
     if not isinstance(wanted.pairs, Iterable):
         raise TypeError("the pairs or states of a Client are an iterable; an AsyncClient takes asynchronous ones, too")
     under_way: deque[Future[R]] = deque()
@@ -262,10 +265,10 @@ def map_blocking(wanted: Mapping[T, R], start: Callable[[T, int], Future[R]]) ->
         for number, pair in enumerate(wanted.pairs):
             under_way.append(start(pair, number))
             while under_way and (len(under_way) >= wanted.concurrency or under_way[0].done()):
-                show(found := wanted.returned(under_way.popleft().result))
+                show(found := wanted.returned(partial(outcome, under_way.popleft())))
                 yield found
         while under_way:
-            show(found := wanted.returned(under_way.popleft().result))
+            show(found := wanted.returned(partial(outcome, under_way.popleft())))
             yield found
 
 

@@ -66,6 +66,7 @@ MOST_AT_ONCE = 500
 """Jobs at a time, at most."""
 
 _NOT_SENT = ("column_prefix", "on_error", "on_too_long", "empty", "run", "concurrency")
+_TEXTS = ("column_prefix", "run", "model", "url", "api_key")
 _OF_THE_CALLER = ("max_items", "max_tokens", "patience", "url", "api_key")
 
 
@@ -177,8 +178,8 @@ def deciding(
         if (state_column is None) == (state_columns is None):
             raise CommandError("give either state_column or state_columns", ExitCode.USAGE)
         names = (state_column,) if state_column is not None else tuple(state_columns or ())
-        if not names or len(set(names)) < len(names):
-            raise CommandError("state_columns must be different names", ExitCode.USAGE)
+        if isinstance(state_columns, str) or not names or len(set(names)) < len(names):
+            raise CommandError("state_columns must be a list of different names", ExitCode.USAGE)
         if permute is not None:
             given["permute"] = permute_of(str(permute))
         columns = StateColumns(names, is_object=state_column is None, scores_empty=given.get("empty") == Empty.SCORE)
@@ -221,6 +222,10 @@ def _asking(
         if options.get(name, "fail") not in [*kind]:
             choices = ", ".join(map(repr, map(str, kind)))
             raise CommandError(f"{name} must be one of {choices}, not {options[name]!r}", ExitCode.USAGE)
+    texts = {name: options.get(name) for name in _TEXTS}
+    for name, text in [*texts.items(), *((option, column) for column, option in columns.named)]:
+        if not isinstance(text, str | None):
+            raise CommandError(f"{name} must be a text, not {text!r}", ExitCode.USAGE)
     concurrency, run, patience = options.get("concurrency", 256), options.get("run"), options.get("patience", 0)
     if not 1 <= concurrency <= MOST_AT_ONCE:
         raise CommandError(f"concurrency must be from 1 to {MOST_AT_ONCE}, not {concurrency}", ExitCode.USAGE)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scoreline.client import AsyncClient, InvalidRequest
-from scoreline.client.background import Background
+from scoreline.client.background import Background, outcome
 from scoreline.frames.asked import Asking
 from scoreline.frames.errors import CostError, as_table_errors
 from scoreline.frames.streams import served
@@ -41,7 +41,7 @@ def cost_of(asking: Asking, source: Source, *, tokens: bool) -> Cost:
     asking = asking.of_served(served(asking))
     client = asking.client()
     with Background(client) as background, as_table_errors():
-        return background.start(_cost_of(asking.plan, client, source, tokens=tokens)).result()
+        return outcome(background.start(_cost_of(asking.plan, client, source, tokens=tokens)))
 
 
 async def _cost_of(plan: Plan, client: AsyncClient, source: Source, *, tokens: bool) -> Cost:

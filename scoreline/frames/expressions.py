@@ -26,12 +26,11 @@ def scores_of(what: pl.Expr, query: pl.Expr | str | None = None, **asked: Any) -
     returned = pl.Struct(dict(empty.schema))
 
     def compute(columns: Any) -> pl.Series:
-        name, rows = columns[-1].name, len(columns[-1])
-        if rows:
-            rows = max(map(len, columns))
-            # A constant is a column of one row.
-            whole = [one if len(one) == rows else one.new_from_index(0, rows) for one in columns]
-            return pl.Series(name, pl.from_arrow(function(*(one.to_arrow() for one in whole))))
-        return pl.Series(name, [], returned)
+        name, rows = columns[-1].name, max(map(len, columns))
+        if not all(map(len, columns)):
+            return pl.Series(name, [], returned)
+        # A constant is a column of one row.
+        whole = [one if len(one) == rows else one.new_from_index(0, rows) for one in columns]
+        return pl.Series(name, pl.from_arrow(function(*(one.to_arrow() for one in whole))))
 
     return pl.map_batches(inputs, compute, return_dtype=returned, is_elementwise=False)

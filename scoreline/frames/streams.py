@@ -15,7 +15,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from scoreline.client import Model
-from scoreline.client.background import Background
+from scoreline.client.background import HEAR_SECONDS, Background, outcome
 from scoreline.exit_codes import CommandError
 from scoreline.frames.asked import Asking
 from scoreline.frames.errors import TableError, as_table_errors
@@ -123,7 +123,13 @@ class _Ready:
         self._room.release()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        while (found := self._found.get()) is not None:
+        while True:
+            try:
+                found = self._found.get(timeout=HEAR_SECONDS)
+            except queue.Empty:
+                continue  # Ctrl-C is heard now: see `outcome`.
+            if found is None:
+                return
             if isinstance(found, TableError):
                 raise found
             self._room.release()
@@ -166,7 +172,7 @@ def served(asking: Asking) -> list[Model]:
     """Return what the service serves. Raises ScorelineError."""
     client = asking.client(is_reached=asking.was_reached)
     with Background(client) as background:
-        return background.start(client.models()).result()
+        return outcome(background.start(client.models()))
 
 
 def scored(
@@ -204,7 +210,7 @@ def written(asking: Asking, source: TableSource[Any], output: str, *, restart: b
     client = asking.client()
     with Background(client) as background, as_table_errors():
         running = background.start(run(plan, client, Console(file=io.StringIO(), quiet=True), source))
-        _warn(running.result(), set())
+        _warn(outcome(running), set())
 
 
 def _warn(finished: Finished, warned: set[str]) -> None:

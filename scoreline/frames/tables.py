@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,14 @@ def with_columns(
     return _streamed(table, asking, new) if table.with_new is None else table.with_new(new_of_whole(table, asking, new))
 
 
+def check_cases(engine: str, names: Sequence[str]) -> None:
+    """Raise TableError if two names differ only by their case, in which an engine sees no difference."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.setdefault(name.lower(), name)) is not name:
+            raise TableError(f"{engine} can't tell {other!r} from {name!r}: give one of them another name")
+
+
 def new_of_whole(table: Table, asking: Asking, new: Mapping[str, Kind], calls: Calls | None = None) -> pa.Table:
     """Return the new columns of a table. calls: to which this one belongs. Raises TableError and ScorelineError."""
     return pa.Table.from_batches(scored(asking, table.source(asking.needed), new, calls), schema_of(new))
@@ -113,7 +121,8 @@ def schema_of(new: Mapping[str, Kind]) -> pa.Schema:
 
 def _streamed(table: Table, asking: Asking, new: Mapping[str, Kind]) -> pa.RecordBatchReader:
     source = table.source(asking.needed, keeps=True)
-    schema = pa.schema([*table.schema(), *schema_of(new)])
+    given = table.schema()
+    schema = pa.schema([*given, *schema_of(new)], metadata=given.metadata)
     pairs = source.beside(scored(asking, source, new))
     batches = (pa.RecordBatch.from_arrays([*chunk.columns, *found.columns], schema=schema) for chunk, found in pairs)
     return pa.RecordBatchReader.from_batches(schema, batches)

@@ -22,6 +22,8 @@ from tests.services import wait_until
 
 pytestmark = pytest.mark.integrations
 
+URGENT = {"type": "noul", "instructions": "Is it urgent?"}
+
 
 @pytest.fixture
 def connection(table: pa.Table) -> Iterator[Any]:
@@ -55,7 +57,7 @@ def test_a_function_with_a_query_of_its_own_takes_items_and_relevance_needs_no_l
 
 def test_a_function_answers_questions_about_a_text(connection: Any, client: Client) -> None:
     questions: dict[str, Any] = {
-        "urgent": {"type": "noul", "instructions": "Is it urgent?"},
+        "urgent": URGENT,
         "team": {"type": "choice", "instructions": "Which team?", "criteria": {"billing": None, "sales": None}},
     }
     scoreline.duckdb.register(connection, "triage", questions=questions)
@@ -129,6 +131,7 @@ def test_a_query_of_duckdb_is_a_stream_whose_rows_can_be_scored(
         ({"labels": LABELS, "on_error": "ignore"}, "on_error must be one of"),
         ({"template": "none"}, "the service has no template 'none'"),
         ({"questions": "nowhere.json"}, "nowhere.json can't be read"),
+        ({"questions": {"Urgent": URGENT, "urgent": URGENT}}, "DuckDB can't tell 'Urgent' from 'urgent'"),
     ],
 )
 def test_what_is_wrong_is_said_when_a_function_is_registered(

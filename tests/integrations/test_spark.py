@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import scoreline.spark
 from scoreline import Client, frames
 from scoreline.frames import CostError
-from tests.integrations.conftest import QUERIES, asked, items_since
+from tests.integrations.conftest import LABELS, QUERIES, asked, items_since
 from tests.scoreline.running import Up
 
 pytestmark = pytest.mark.integrations
@@ -102,6 +102,8 @@ def test_what_is_wrong_is_said_in_one_line(frame: DataFrame, options: dict[str, 
     ):
         with pytest.raises(frames.TableError, match=message):
             scoreline.spark.scored(frame, **{**options, **changed})
+    with pytest.raises(frames.TableError, match="Spark can't tell 'Yes' from 'yes'"):
+        scoreline.spark.scored(frame.withColumnRenamed("number", "Yes"), **options)
     with pytest.raises(Exception, match="there is no text in 'item'"):
         scoreline.spark.scored(frame, **{**options, "empty": "fail"}).collect()
 
@@ -117,5 +119,9 @@ def test_questions_and_relevance_work_alike(session: SparkSession, client: Clien
     assert (row["urgent"], row["team"]) == (decision["urgent"], decision["team"])
     (row,) = scoreline.spark.scored(frame, item_column="body", query_column="q", url=shared_up.url).collect()
     assert row["relevance"] == client.rerank("help", ["Help!"]).results[0].relevance_score
+    frame = frame.selectExpr("*", "array(' yes', ' no') AS answers")
+    of_row = {"label_columns": ["answers"], "item_column": "body", "query_column": "q", "url": shared_up.url}
+    (row,) = scoreline.spark.scored(frame, **of_row).collect()
+    assert row["scores"] == client.score("help", ["Help!"], labels=LABELS).scores[0]
     empty = session.createDataFrame([], frame.schema)
     assert scoreline.spark.scored(empty, item_column="body", query_column="q", url=shared_up.url).collect() == []

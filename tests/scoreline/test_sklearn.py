@@ -12,7 +12,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss
 from sklearn.model_selection import cross_val_score
@@ -127,6 +127,9 @@ def test_it_has_the_habits_of_scikit_learn(classifier: LabelClassifier) -> None:
     items, truth = texts(12), ["negative", "positive", "positive"] * 4
     assert cross_val_score(classifier, items, truth, cv=2, scoring="neg_log_loss").shape == (2,)
     fitted = clone(classifier).fit(items, truth)
+    with pytest.warns(DataConversionWarning):
+        of_column = clone(classifier).fit(items, np.array(truth)[:, None])
+    np.testing.assert_array_equal(of_column.predict_proba(items), fitted.predict_proba(items))
     kept = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(kept.predict_proba(items), fitted.predict_proba(items))
     calibrating = CalibratedClassifierCV(FrozenEstimator(fitted), cv=2).fit(items, truth)
@@ -152,6 +155,9 @@ def test_classes_are_labels_if_no_others_are_given(shared_up: Up) -> None:
         ({}, ["a", "b"], ["positive"] * 2, "at least two classes"),
         ({}, ["a", "b"], ["positive", "neutral"], "class 'neutral' has no label"),
         ({"labels": None}, ["a", "b"], [0, 1], "class 0 has no label"),
+        ({"labels": {0: "a", 1: "a"}}, ["a", "b"], [0, 1], "classes must have different labels"),
+        ({}, ["a", "b"], [[0, 1], [1, 0]], "y should be a 1d array"),
+        ({"options": {"baseline": [""]}}, ["a", "b"], ["positive", "negative"], "options must not have 'baseline'"),
         ({"calibration": "perhaps"}, ["a", "b"], ["positive", "negative"], "must be 'auto', 'always' or 'never'"),
         ({"calibration": "always"}, ["a", "b"], ["positive", "negative"], "2 independent rows, and 200 are needed"),
     ],

@@ -38,6 +38,7 @@ def reviews() -> pa.Table:
             "tags": pa.array([["a"] * (n % 3) for n in range(len(ITEMS))]),
         }
     )
+    whole = whole.replace_schema_metadata({"written by": "hand"})
     return pa.Table.from_batches(whole.to_batches(max_chunksize=7))
 
 

@@ -29,6 +29,8 @@ def test_an_expression_gives_structs_with_the_scores_of_a_call(
         of_each = scores_of(pl.col("review"), query, **asked)
         found = frame.lazy().select(of_each.struct.unnest()).collect()
         assert numbers(found) == expected
+    of_constant = scores_of(pl.lit("Room 0 was clean."), pl.col("query"), **asked).struct.unnest()
+    assert [numbers(frame.head(rows).select(of_constant)) for rows in (0, 2)] == [[], [expected[0]] * 2]
     assert numbers(frame.select(of_all.struct.unnest())) == expected
     assert frame.select(of_all.struct.field("yes")).schema == {"yes": pl.Float64}
 

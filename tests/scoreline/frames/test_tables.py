@@ -56,6 +56,7 @@ def test_a_table_of_each_kind_gets_the_scores_of_a_call_and_keeps_the_rest(
     else:
         assert found.select(before.schema.names).equals(before)
         assert found.schema.names == [*before.schema.names, *NEW]
+        assert found.schema.metadata == before.schema.metadata == {b"written by": b"hand"}
 
 
 @pytest.mark.parametrize("kind", ["Arrow", "a stream of Arrow", "pandas", "Polars", "a lazy frame of Polars"])
@@ -293,6 +294,8 @@ def test_rows_that_cannot_be_scored_have_nulls_if_that_is_wanted(asked: dict[str
         ({"review": ["a"]}, {"output": "a.parquet", "run": "a", "restart": True}, r"restart does not go with run"),
         ({"review": ["a"]}, {"concurrency": 0}, r"concurrency must be from 1 to 500, not 0"),
         ({"review": ["a"]}, {"run": " "}, r"run must be a name, and not empty"),
+        ({"review": ["a"]}, {"run": 11}, r"run must be a text, not 11"),
+        ({"review": ["a"]}, {"label_columns": [], "query_column": 0, "query": None}, r"^query_column must be a text"),
         ({"review": ["a"]}, {"patience": -1}, r"patience must be at least 0, not -1"),
         ({"review": ["a"]}, {"label_columns": ["review"]}, r"rows of label_columns have no other labels"),
         ({"review": ["a"]}, {"label_columns": "review"}, r"label_columns must be a list of texts"),
@@ -317,6 +320,10 @@ def test_what_is_no_table_and_options_that_there_are_not_are_type_errors(asked: 
         frames.score(pa.table({"review": ["a"]}), "review", **asked, templat="yes_no")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="there is no option 'lables' here"):
         frames.score(pa.table({"review": ["a"]}), "review", **asked, lables=[" a"])  # type: ignore[call-arg]
+    with pytest.raises(TableError, match="item_column must be a text, not 0"):
+        frames.score(pd.DataFrame({0: ["a"]}), 0, **asked)  # type: ignore[arg-type]
+    with pytest.raises(TableError, match="state_columns must be a list of different names"):
+        frames.decide(pl.DataFrame({"a": ["x"], "b": ["y"]}), {"angry": YesNo("Angry?")}, state_columns="ab")
     mixed = pd.DataFrame({"review": ["a", 1, [2]]})
     with pytest.raises(TableError, match="the table has a column of which no column of Arrow can be made"):
         frames.score(mixed, "review", **asked)
