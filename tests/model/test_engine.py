@@ -159,11 +159,17 @@ def calls() -> int:
     return 100
 
 
+@pytest.fixture
+def dtype() -> DType:
+    """The dtype of the engine that is warmed up."""
+    return "bfloat16"
+
+
 @pytest.mark.slow
 @pytest.mark.compiles
-def test_nothing_is_compiled_after_the_warm_up(calls: int) -> None:
+def test_nothing_is_compiled_after_the_warm_up(calls: int, dtype: DType) -> None:
     # Sizes of which there are few, since each is compiled.
-    demonstration = engines.load(DEMONSTRATION, "bfloat16", step_tokens=128, max_multi_item_seq_len=512)
+    demonstration = engines.load(DEMONSTRATION, dtype, step_tokens=128, max_multi_item_seq_len=512)
     progress: list[tuple[int, int, str]] = []
     demonstration.warm_up(lambda *told: progress.append(told))
     total = progress[-1][1]

@@ -71,7 +71,9 @@ def test_scores_are_those_of_the_merged_model(name: str, checkpoint: Callable[[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", pytest.param("qwen35", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    "name", [NAME, *(pytest.param(name, marks=pytest.mark.matrix) for name in ("llama", "qwen35"))]
+)
 def test_whole_steps_compute_the_same_as_programs_by_layer(
     name: str, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -50,7 +50,11 @@ IMPLEMENTATIONS: dict[str, Attention] = {
 
 each_shape = pytest.mark.parametrize(
     "of_shape",
-    [name if name == "tiles with a rest" else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES],
+    [
+        "tiles with a rest",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("one tile", "one query, many keys")),
+        pytest.param("whole tiles", marks=pytest.mark.matrix),
+    ],
 )
 
 MERGED = quickly(merge)

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from tools.tpu.targets import TargetError, require_libtpu
+from tools.tpu.compiler import Compiler
+from tools.tpu.targets import TargetError, prepare_environment, require_libtpu, target_named
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +19,11 @@ def libtpu() -> None:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(f"NOT TESTED: {error}")
+
+
+@pytest.fixture(scope="session")
+def compiler(libtpu: None) -> Compiler:
+    """A compiler for one chip of a v6e. Compilers for other targets work beside it."""
+    v6e = target_named("v6e:1x1")
+    prepare_environment(v6e)
+    return Compiler(v6e)
