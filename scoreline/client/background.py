@@ -8,24 +8,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from scoreline.client.asynchronous import AsyncClient
 
 T = TypeVar("T")
-
-HEAR_SECONDS = 0.2
-
-
-def outcome(task: Future[T]) -> T:
-    """Wait for a task, and return its value.
-
-    Ctrl-C ends a wait of any length only where no library, as Polars does, has put its own handler before Python's.
-    """
-    while not task.done():
-        wait([task], HEAR_SECONDS)
-    return task.result()
 
 
 class Background:

@@ -38,6 +38,9 @@ Pair = tuple[Query, Items] | tuple[Query, Items, ScoreJobOptions]
 CONCURRENCY = 256
 """How many pairs are under way at a time, if the caller does not say."""
 
+HEAR_SECONDS = 0.2
+"""How long Ctrl-C goes unheard at most."""
+
 _OF_THE_WHOLE = {"timeout": None, "idempotency_key": None, "progress": None, "bar": False}
 """The options that do not hold for each pair, and their defaults."""
 
@@ -254,10 +257,20 @@ async def map_async(wanted: Mapping[T, R], driver: Driver) -> AsyncIterator[R | 
         await sets.close()
 
 
+def outcome(task: Future[T]) -> T:
+    """Wait for a task, and return its value.
+
+    Ctrl-C ends a wait of any length only where no library, as Polars does, has put its own handler before Python's.
+    """
+    from concurrent.futures import wait
+
+    while not task.done():
+        wait([task], HEAR_SECONDS)
+    return task.result()
+
+
 def map_blocking(wanted: Mapping[T, R], start: Callable[[T, int], Future[R]]) -> Iterator[R | ScorelineError]:
     """Yield the results of all pairs or states. start: begins to have one computed in the background."""
-    from scoreline.client.background import outcome  # It imports asyncio, which not every caller of a client needs.
-
     if not isinstance(wanted.pairs, Iterable):
         raise TypeError("the pairs or states of a Client are an iterable; an AsyncClient takes asynchronous ones, too")
     under_way: deque[Future[R]] = deque()

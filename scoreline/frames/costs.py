@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scoreline.client import AsyncClient, InvalidRequest
-from scoreline.client.background import Background, outcome
+from scoreline.client.background import Background
+from scoreline.client.mapping import outcome
 from scoreline.frames.asked import Asking
 from scoreline.frames.errors import CostError, as_table_errors
 from scoreline.frames.streams import served

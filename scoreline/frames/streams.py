@@ -15,7 +15,8 @@ import pyarrow as pa
 from rich.console import Console
 
 from scoreline.client import Model
-from scoreline.client.background import HEAR_SECONDS, Background, outcome
+from scoreline.client.background import Background
+from scoreline.client.mapping import HEAR_SECONDS, outcome
 from scoreline.exit_codes import CommandError
 from scoreline.frames.asked import Asking
 from scoreline.frames.errors import TableError, as_table_errors

@@ -57,6 +57,6 @@ def test_short_queries_and_urgent_work_keep_their_order(store: Database) -> None
     for prefix in (short[0], (2, 7), short[1]):
         submit(store, prefix=prefix)
     assert prefixes_of(take(store)) == [[1, 7], [2, 7], [1, 8]]
-    for prefix in (query(1, 7), query(2, 7), query(1, 8)):
-        submit(store, prefix=prefix, priority=Priority.INTERACTIVE)
+    for beginning, own in ((1, 7), (2, 7), (1, 8)):
+        submit(store, prefix=query(beginning, own), priority=Priority.INTERACTIVE)
     assert names(take(store)) == [(1, 7), (2, 7), (1, 8)]
