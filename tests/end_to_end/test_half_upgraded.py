@@ -75,7 +75,8 @@ def test_a_half_upgraded_deployment_scores_nothing_wrongly(versions: tuple[Deplo
     # With a worker of its own the old version serves, beside the new one.
     old_worker = old.start_worker()
     new.start_api()
-    assert old.client.get("/readyz").json()["workers"] == {"live": 2, "matching": 1}
+    both = {"live": 2, "matching": 1}
+    wait_until(lambda: old.client.get("/readyz").json().get("workers") == both, "the old API to know both workers")
     expected = old.result(old.submit(BODY))
     assert expected["scores"] != new.result(new.submit(BODY))["scores"], "the two could not be told apart"
 
