@@ -40,7 +40,13 @@ class Choice:
 
     def body(self) -> dict[str, Any]:
         """Return the question as the service takes it."""
-        options = self.options if isinstance(self.options, Mapping) else dict.fromkeys(self.options)
+        if isinstance(self.options, Mapping):
+            options = self.options
+        else:
+            names = _listed(self.options, "the options of a choice")
+            options = dict.fromkeys(names)
+            if len(options) < len(names):
+                raise ValueError(f"the options of a choice must differ, not {names}")
         return _without_nothing(type="choice", instructions=self.instructions, criteria=dict(options))
 
 
@@ -53,7 +59,7 @@ class Scale:
 
     def body(self) -> dict[str, Any]:
         """Return the question as the service takes it."""
-        return _without_nothing(type="score", instructions=self.instructions, criteria=list(self.levels))
+        return _without_nothing(type="score", instructions=self.instructions, criteria=_listed(self.levels, "levels"))
 
 
 Question = YesNo | Choice | Scale
@@ -62,8 +68,20 @@ Questions = Mapping[str, Question | Mapping[str, Any]]
 
 
 def bodies_of(questions: Questions) -> dict[str, Any]:
-    """Return questions as the service takes them."""
+    """Return questions as the service takes them. Raises TypeError for what is no question."""
+    if not isinstance(questions, Mapping):
+        raise TypeError(f"questions must be a mapping with a name for each, not a {type(questions).__name__}")
+    for name, one in questions.items():
+        if not isinstance(one, Mapping | YesNo | Choice | Scale):
+            raise TypeError(f"question {name!r} must be a YesNo, Choice or Scale, not a {type(one).__name__}")
     return {name: one if isinstance(one, Mapping) else one.body() for name, one in questions.items()}
+
+
+def _listed(given: Sequence[Any], what: str) -> list[Any]:
+    """Return what was given as a list. A text would be taken letter by letter."""
+    if isinstance(given, str):
+        raise TypeError(f"{what} must be a list, not a text")
+    return list(given)
 
 
 def _without_nothing(**fields: Any) -> dict[str, Any]:

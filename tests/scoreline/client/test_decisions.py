@@ -95,6 +95,25 @@ def test_a_state_that_fails_is_yielded_in_its_place(client: Client) -> None:
         client.decide(STATE, {"town": Choice("Which one?", [])})
 
 
+@pytest.mark.parametrize(
+    ("questions", "reason"),
+    [
+        ([YesNo("Is it great?")], "questions must be a mapping"),
+        ({"great": "Is it great?"}, "question 'great' must be"),
+        ({"town": Choice("Which one?", "Paris")}, "options of a choice must be a list"),
+        ({"bad": Scale("How bad?", "good")}, "levels must be a list"),
+    ],
+)
+def test_what_is_no_question_is_told_before_anything_is_sent(client: Client, questions: Any, reason: str) -> None:
+    with pytest.raises(TypeError, match=reason):
+        client.decide(STATE, questions)
+
+
+def test_options_that_are_equal_are_refused_and_not_asked_as_one(client: Client) -> None:
+    with pytest.raises(ValueError, match="must differ"):
+        client.decide(STATE, {"town": Choice("Which one?", ["Paris", "London", "Paris"])})
+
+
 def test_a_batch_has_the_answers_of_both_doors_in_the_same_words(client: Client) -> None:
     expected = client.decide(STATE, QUESTIONS).answers
     batch = client.batch({"a": {"state": STATE, "questions": AS_DICTS}}, endpoint="/v1/systemone")
