@@ -76,7 +76,7 @@ _TEXT_PARTS = {
         {"Mistral3ForConditionalGeneration": "Ministral3ForCausalLM"}, None, {"model_type": "ministral3"}
     ),
 }
-"""By the ``model_type`` of the whole model and that of its text part. The default is the first one of a whole model."""
+"""By the ``model_type`` of the whole model and that of its text part. A text part that names none has the first one."""
 
 _OF_WHOLE = ("quantization_config", *FIELDS)
 """The fields of the whole model that say something of its text part or of its head."""

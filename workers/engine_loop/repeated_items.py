@@ -46,7 +46,7 @@ class RepeatedItems:
         """Return a claim in which no item is computed whose scores are remembered.
 
         One item of each chunk is computed in any case, because the engine scores every chunk of a claim. Most jobs have
-        a single chunk, so a job is remembered from the second chunk on that is claimed of it.
+        a single chunk, so nothing is remembered of a job before its second chunk is claimed.
         """
         if self._provenance_id is None or claim.interactive or not claim.durable:
             return claim
@@ -88,7 +88,7 @@ class RepeatedItems:
                         self._items += 1
 
     def _of_job(self, job: ClaimedJob) -> Mapping[bytes, Scored] | None:
-        """Return what is remembered of a job of which chunks are claimed now; None if this is its first chunk."""
+        """Note that chunks of a job are claimed, and return its scores; None if this is the first chunk of the job."""
         with self._lock:
             scored = self._jobs.pop(job.id, None)
             is_first = scored is None and len(job.chunk_ids) == 1

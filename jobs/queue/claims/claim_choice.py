@@ -23,8 +23,8 @@ from jobs.store.tables import chunks, prefixes
 WHOLE_GROUPS = 32  # groups after the first that are gathered from the whole backlog, not only from its urgent end
 MAX_FLOWS = 64  # flows that one claim searches
 FEW_CHUNKS = 128  # a backlog or a flow with fewer chunks is read in one query
-ALIKE_SECONDS = 60.0  # how much earlier work may be due that waits for work behind a query that begins like another
-ALIKE_TOKENS = slice(240, 256)  # of two queries: if these are the same, the queries are taken to begin alike
+ALIKE_TOKENS = slice(240, 256)  # queries in which these tokens are the same are taken to begin alike
+ALIKE_SECONDS = 60.0  # a group is put behind one that begins alike if it is due at most so much later
 
 Parameters = Mapping[str, str | int]
 """What :func:`jobs.queue.read.card_parameters` returns of the worker that claims."""
@@ -279,8 +279,8 @@ def by_flow(rows: Iterable[Row[Any]]) -> dict[str, list[Row[Any]]]:
 def _alike_together(tx: Transaction, groups: list[Group]) -> list[Group]:
     """Return groups whose queries begin alike one after another, at the place of the most urgent of them.
 
-    So the beginning that they share is computed once, even if a worker can't keep all beginnings that wait in memory. A
-    group stays behind those that are due much earlier. Whether queries begin alike decides nothing but this order.
+    So their common beginning is computed once, even if a worker can't keep all beginnings that wait in memory. A group
+    that is due much later than the most urgent one keeps its own place. This order decides nothing about scores.
     """
     long = [rows[0].prefix_id for rows, prefix_tokens in groups if prefix_tokens >= ALIKE_TOKENS.stop]
     if len(groups) < 3 or len(long) < 2:
