@@ -55,6 +55,8 @@ def test_an_endless_body_that_no_route_reads_is_dropped_and_ends_its_connection(
         client.send(following(api, "content-length: 99999999999"))
         connection = connection_of(api, client)
         eventually(lambda: connection._dropped_bytes, "the route follows the job")
+        # A request whose answer has not begun would be answered with a 413, which counts as a refusal.
+        eventually(lambda: connection.cycle is not None and connection.cycle.response_started, "the stream begins")
         client.send(b"0" * (UNREAD_BYTES - 1))
         eventually(lambda: connection._dropped_bytes == UNREAD_BYTES, "the bytes are dropped")
         assert api.budget.held_bytes.used.total == 0
