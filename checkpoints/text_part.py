@@ -54,6 +54,22 @@ _TEXT_PARTS = {
             "rms_norm_eps": 1e-6,
         },
     ),
+    ("qwen3_5_moe", "qwen3_5_moe_text"): _TextPart(
+        {"Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM"},
+        False,
+        {
+            "model_type": "qwen3_5_moe_text",
+            "vocab_size": 248_320,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "head_dim": 256,
+            "max_position_embeddings": 32_768,
+            "rms_norm_eps": 1e-6,
+            "moe_intermediate_size": 512,
+            "num_experts": 256,
+            "num_experts_per_tok": 8,
+        },
+    ),
     # Where there are no pictures, its positions are those of Qwen3.
     ("qwen3_vl", "qwen3_vl_text"): _TextPart(
         {"Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM"},

@@ -18,14 +18,15 @@ from model.architecture.experts import Mixture
 from model.architecture.recurrence import KINDS as RECURRENT_KINDS
 from model.architecture.recurrence import Recurrence
 from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, Scaling, Still, YarnScaling
+from model.architecture.stored.experts import IN_TURN, ONE_AFTER_ANOTHER, Together
 from model.architecture.stored.fused import Fused
 from model.architecture.stored.tensors import SINGLE_FILE
 from model.architecture.weights import EMBEDDING, fused_tensors, parameters, params
 from model.architecture.windows import KINDS, Window
 
 _OF_EXPERT = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.(weight|bias)")
-_IN_TURN = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
-"""The tensors of all experts of a gpt-oss layer, and the projections whose outputs stand in turn in each."""
+_PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+"""The tensors of all experts of a layer, and the projections that each holds."""
 
 
 def save(decoder: Decoder, directory: Path) -> None:
@@ -37,7 +38,8 @@ def save(decoder: Decoder, directory: Path) -> None:
         for name, tensor in zip(parameter.names, value, strict=True):
             tensors[name] = np.ascontiguousarray(tensor.T if parameter.transposed else tensor)
     tensors = joined(tensors, fused_tensors(decoder.config))
-    tensors = _experts_together(tensors) if decoder.config.traits.is_gpt_oss else tensors
+    together = {"gpt_oss": IN_TURN, "qwen3_5_moe_text": ONE_AFTER_ANOTHER}.get(decoder.config.family)
+    tensors = tensors if together is None else _experts_together(tensors, together)
     config = config_fields(decoder.config) | {"dtype": str(tensors[EMBEDDING].dtype)}
     (directory / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_file(tensors, directory / SINGLE_FILE, metadata={"format": "pt"})
@@ -52,9 +54,9 @@ def joined(arrays: Mapping[str, npt.NDArray[Any]], fused: Fused) -> dict[str, np
     return found
 
 
-def _experts_together(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Return weights by name with those of all experts in place of those of single ones, as gpt-oss has them."""
-    joined_as = {part: name for name, parts in _IN_TURN.items() for part in parts}
+def _experts_together(arrays: Mapping[str, npt.NDArray[Any]], together: Together) -> dict[str, npt.NDArray[Any]]:
+    """Return weights by name with those of all experts in place of those of single ones."""
+    joined_as = {part: name for name, parts in _PARTS.items() for part in parts}
     found: dict[str, npt.NDArray[Any]] = {}
     of_experts: dict[tuple[str, str], dict[int, npt.NDArray[Any]]] = {}
     for name, array in arrays.items():
@@ -67,10 +69,11 @@ def _experts_together(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.N
         of_experts.setdefault((in_file, projection), {})[int(expert)] = array
     stacked = {key: np.stack([one[expert] for expert in sorted(one)]) for key, one in of_experts.items()}
     for in_file in dict.fromkeys(name for name, _ in stacked):
-        parts = [stacked[in_file, part] for part in _IN_TURN[in_file.rpartition(".")[2].removesuffix("_bias")]]
-        in_turn = np.stack(parts, axis=2)  # [experts, out, parts, …]
-        outputs = in_turn.reshape(len(in_turn), -1, *in_turn.shape[3:])
-        found[in_file] = np.ascontiguousarray(outputs.swapaxes(1, 2)) if outputs.ndim == 3 else outputs
+        parts = [stacked[in_file, part] for part in _PARTS[in_file.rpartition(".")[2].removesuffix("_bias")]]
+        joined = np.stack(parts, axis=2 if together.in_turn else 1)  # [experts, out, parts, …], or parts before out
+        outputs = joined.reshape(len(joined), -1, *joined.shape[3:])
+        is_turned = together.transposed and outputs.ndim == 3
+        found[in_file] = np.ascontiguousarray(outputs.swapaxes(1, 2)) if is_turned else outputs
     return found
 
 
@@ -192,6 +195,8 @@ def _recurrence_fields(recurrence: Recurrence) -> dict[str, object]:
 
 def _mixture_fields(mixture: Mixture) -> dict[str, object]:
     found: dict[str, object] = {"num_experts_per_tok": mixture.chosen}
+    if mixture.shared:
+        found["shared_expert_intermediate_size"] = mixture.shared
     if mixture.clamped is None:
         return found | {"num_experts": mixture.experts, "norm_topk_prob": mixture.normalised}
     gain, limit = mixture.clamped

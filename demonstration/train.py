@@ -27,7 +27,8 @@ from demonstration.saving import save
 from demonstration.tokenizer import VOCABULARY, save_tokenizer, train_tokenizer
 from demonstration.whole_sequences import hidden_states
 from model.architecture.config import DecoderConfig
-from model.architecture.decoder import MLP, Decoder
+from model.architecture.decoder import Decoder
+from model.architecture.mlp import MLP
 from model.architecture.rope import Rope
 from model.architecture.weights import load
 

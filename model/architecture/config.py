@@ -172,7 +172,7 @@ class DecoderConfig:
             multipliers=_multipliers(fields, family, divides=head is None),
             window=window,
             recurrence=read_recurrence(fields) if family.is_hybrid else None,
-            mixture=read_mixture(fields, is_gpt_oss=family.is_gpt_oss) if family.is_mixture else None,
+            mixture=read_mixture(fields, family) if family.is_mixture else None,
         )
 
     @property
@@ -205,7 +205,8 @@ class DecoderConfig:
         if self.mixture is None:
             return kernels
         biases = (experts * (2 * self.mlp_width + self.width) + self.mixture.experts) * self.mixture.biased
-        return kernels + self.width * self.mixture.experts + biases
+        shared = (3 * self.mixture.shared + 1) * self.width if self.mixture.shared else 0
+        return kernels + shared + self.width * self.mixture.experts + biases
 
     @property
     def size(self) -> ModelSize:

@@ -16,17 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import Array, lax
+from jax import Array
 from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
 from model.architecture.delta_net import GatedDeltaNet, RecurrentInputs
 from model.architecture.families import Norms, QKNorm
 from model.architecture.mixture import MixtureOfExperts
+from model.architecture.mlp import MLP
 from model.architecture.projections import Embedding, Linear, Norm, Total, normed
 from model.architecture.rope import Rope
-from model.attention.contract import AttentionOutput, Gated, with_sinks
-from model.layers.linear import ACTIVATIONS, RMSNorm, alone, scaled
+from model.attention.contract import AttentionOutput, with_sinks
+from model.layers.linear import RMSNorm, alone, scaled
 from model.layers.rotation import RotaryEmbedding, Rotation
 
 
@@ -106,31 +107,6 @@ def _of_head(norm: Norm | None, scale: float = 1.0) -> RMSNorm | None:
     return None if norm is None else RMSNorm(scaled(norm.factors, scale), norm.epsilon)
 
 
-class MLP(nnx.Module):
-    """The gated MLP."""
-
-    def __init__(self, config: DecoderConfig, stack: tuple[int, ...], dtype: DTypeLike, rngs: nnx.Rngs) -> None:
-        biased = config.mlp_bias
-        self.gate_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
-        self.up_proj = Linear(config.width, config.mlp_width, stack, dtype, rngs, biased=biased)
-        self.down_proj = Linear(config.mlp_width, config.width, stack, dtype, rngs, biased=biased)
-        self.activation = config.traits.activation
-        self.gated: Gated | None = None
-        """Computes what enters the down projection by a kernel; None: by plain products."""
-
-    def __call__(self, hidden: Array, norm: Norm | None = None, total: Total = alone) -> Array:
-        """Return what it makes of hidden states, float32 [..., width], behind a norm."""
-        if self.gated is not None and self.gate_proj.is_plain and self.up_proj.is_plain:
-            weights = self.gate_proj.weight.get_value(), self.up_proj.weight.get_value()
-            before = None if norm is None else norm.unscaled
-            return self.down_proj(self.gated(hidden, before, *weights, self.activation), total)
-        values = normed(hidden, norm)
-        gated = ACTIVATIONS[self.activation](self.gate_proj(values)) * self.up_proj(values)
-        # Without the barrier, the TPU compiler makes one slow loop of the products before and behind it.
-        rounded = gated.astype(self.down_proj.weight.dtype)
-        return self.down_proj(lax.optimization_barrier(rounded), total)  # type: ignore[no-untyped-call]
-
-
 class MixingLayer(nnx.Module):
     """What all kinds of layers have: norms, the MLP, and the residual stream around what mixes tokens.
 
@@ -146,7 +122,7 @@ class MixingLayer(nnx.Module):
         self.input_layernorm = norm(Norms.BEFORE, Norms.AROUND)
         self.post_attention_layernorm = Norm(config.width, stack, config, dtype)
         self.mlp: MLP | MixtureOfExperts = (
-            MLP(config, stack, dtype, rngs)
+            MLP(config, config.mlp_width, stack, dtype, rngs)
             if config.mixture is None
             else MixtureOfExperts(config, config.mixture, stack, dtype, rngs)
         )

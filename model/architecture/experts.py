@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from model.architecture.configuration_reader import ConfigurationReader, UnsupportedModelError
+from model.architecture.families import Family
 
 
 class ClampedGate(NamedTuple):
@@ -24,6 +25,7 @@ class Mixture(NamedTuple):
     chosen: int  # that a token passes
     normalised: bool  # whether the weights of those that are chosen are divided by their sum
     clamped: ClampedGate | None = None  # None: the gate of other MLPs
+    shared: int = 0  # the width of a further MLP, which all tokens pass by a gate; 0: there is none
 
     @property
     def biased(self) -> bool:
@@ -46,19 +48,22 @@ _NOTHING_ELSE = {
     "decoder_sparse_step": 1,  # each so-many-eth layer is a mixture
     "mlp_only_layers": [],  # the layers that are none
     "use_sliding_window": False,  # HuggingFace has it in all layers here, and not by max_window_layers
-    "shared_expert_intermediate_size": 0,
 }
 """Fields of other mixtures, and the values that all published models of the family have."""
 
+_SHARED = "shared_expert_intermediate_size"
 
-def read_mixture(fields: ConfigurationReader, *, is_gpt_oss: bool) -> Mixture:
+
+def read_mixture(fields: ConfigurationReader, family: Family) -> Mixture:
     """Return the mixture of a family that has one. Raises :class:`UnsupportedModelError`."""
-    for name, only in _NOTHING_ELSE.items():
+    is_gpt_oss = family.is_gpt_oss
+    for name, only in (_NOTHING_ELSE if family.has_shared_expert else _NOTHING_ELSE | {_SHARED: 0}).items():
         fields.require(name, only)
     experts = fields.integer(_LOCAL if _LOCAL in fields else "num_experts")
     clamped = ClampedGate(*map(fields.number, _CLAMPED, (1.702, 7.0))) if is_gpt_oss else None
-    normalised = is_gpt_oss or fields.flag("norm_topk_prob", False)
-    found = Mixture(experts, fields.integer("num_experts_per_tok"), normalised, clamped)
+    normalised = family.always_normalises or fields.flag("norm_topk_prob", family.has_shared_expert)
+    shared = fields.integer(_SHARED, 512) if family.has_shared_expert else 0
+    found = Mixture(experts, fields.integer("num_experts_per_tok"), normalised, clamped, shared)
     if found.chosen > experts:
         raise UnsupportedModelError(f"num_experts_per_tok {found.chosen} is more than the {experts} experts")
     return found

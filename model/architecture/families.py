@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ class Family:
     is_gemma: bool = False  # embeddings are multiplied by the root of their width
     has_scalar: bool = False  # scores are multiplied by a number of their own
     is_tied: bool = False  # the head is the embedding, of configurations that leave it out
-    is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, and so are gate and up
+    is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, with more: see fused_tensors
     has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
     has_classes: bool = True  # HuggingFace has it with a head for classes, too
     text: str = ""  # what distinguishes the name of that class from the one of a model that takes pictures
@@ -60,6 +60,8 @@ class Family:
     windows: Windows | None = None  # None: HuggingFace has none for it
     is_hybrid: bool = False  # some layers are recurrent, and what attention gives is gated: see Recurrence
     is_mixture: bool = False  # the MLP of every layer is a mixture of experts: see Mixture
+    always_normalises: bool = False  # the weights of a token's experts add up to one whatever the configuration says
+    has_shared_expert: bool = False  # all tokens pass one MLP more, whose result is gated
     has_shared_mlp: bool = False  # the MLP has the names of Granite 4's, whose gate and up are one tensor
     is_gpt_oss: bool = False  # heads see a sink, experts have a clamped gate and biases, and share their tensors
     # The share of each head that positions rotate, of configurations that leave it out; None: they may name no other.
@@ -77,6 +79,19 @@ class Family:
         """The class of the same decoder with a head for classes; None if there is none."""
         return self.architecture.replace("ForCausalLM", self.text + SUFFIX) if self.has_classes else None
 
+
+_QWEN35 = Family(
+    "Qwen3_5ForCausalLM",
+    qk_norm=QKNorm.HEAD,
+    norm_offset=1.0,
+    text="Text",
+    scalings=(),
+    head_dim=256,
+    kv_heads=4,
+    is_hybrid=True,
+    turned=0.25,
+)
+"""All hybrids compute as Qwen3.5 does."""
 
 FAMILIES = {
     "exaone4": Family(
@@ -118,6 +133,7 @@ FAMILIES = {
         kv_heads=8,
         windows=Windows(128, pattern=2),
         is_mixture=True,
+        always_normalises=True,
         is_gpt_oss=True,
     ),
     "granite": Family(
@@ -166,16 +182,24 @@ FAMILIES = {
         windows=Windows(4096, switch=True),
         is_mixture=True,
     ),
-    "qwen3_5_text": Family(
-        "Qwen3_5ForCausalLM",
-        qk_norm=QKNorm.HEAD,
-        norm_offset=1.0,
-        text="Text",
-        scalings=(),
-        head_dim=256,
-        kv_heads=4,
-        is_hybrid=True,
-        turned=0.25,
+    "qwen3_5_moe_text": replace(
+        _QWEN35,
+        architecture="Qwen3_5MoeForCausalLM",
+        has_classes=False,
+        kv_heads=2,
+        is_mixture=True,
+        always_normalises=True,
+        has_shared_expert=True,
+    ),
+    "qwen3_5_text": _QWEN35,
+    "qwen3_next": replace(
+        _QWEN35,
+        architecture="Qwen3NextForCausalLM",
+        text="",
+        kv_heads=2,
+        is_mixture=True,
+        has_shared_expert=True,
+        is_fused=True,
     ),
     "seed_oss": Family("SeedOssForCausalLM", always_biased=True, head_dim=128, kv_heads=8),
     "smollm3": Family(

@@ -1,5 +1,7 @@
 """A mixture of experts in the place of the MLP: a router chooses a few MLPs for each token, and adds what they give.
 
+In Qwen3-Next and Qwen3.5, all tokens pass one MLP more, whose result is gated.
+
 A token's bits must not depend on which experts other tokens have. So products have one number of rows, whatever is
 routed where: the rows of all experts stand one behind another, and each expert takes its own in tiles of
 :data:`TILE_ROWS`. A tile that is not full takes rows of the next expert as well; that one computes them again, and only
@@ -20,6 +22,7 @@ from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
 from model.architecture.experts import Mixture
+from model.architecture.mlp import MLP
 from model.architecture.projections import Linear, Norm, Total, normed
 from model.layers.linear import ACTIVATIONS, alone, from_pool_dtype, project, sum_by_halves
 
@@ -91,13 +94,19 @@ class MixtureOfExperts(nnx.Module):
         self.mixture = mixture
         self.gate = Linear(config.width, mixture.experts, stack, dtype, rngs, biased=mixture.biased)
         self.experts = Experts(config, mixture, (*stack, mixture.experts), dtype, rngs)
+        self.shared_expert = MLP(config, mixture.shared, stack, dtype, rngs) if mixture.shared else None
+        """What all tokens pass, by a gate of one number."""
+        self.shared_expert_gate = Linear(config.width, 1, stack, dtype, rngs) if mixture.shared else None
 
     def __call__(self, hidden: Array, norm: Norm | None = None, total: Total = alone) -> Array:
         """Return what it makes of hidden states, float32 [..., width], behind a norm."""
         values = normed(hidden, norm)
         rows = values.reshape(-1, values.shape[-1])
         choice = self.choice(rows)
-        mixed = total(self._mixed(rows, choice))  # Each chip has all last biases, which are added once.
+        mixed = self._mixed(rows, choice)
+        if self.shared_expert is not None and self.shared_expert_gate is not None:
+            mixed = mixed + nnx.sigmoid(self.shared_expert_gate(rows)) * self.shared_expert(rows)
+        mixed = total(mixed)  # Each chip has all last biases, which are added once.
         if self.experts.down_proj.bias is not None:
             biases = from_pool_dtype(self.experts.down_proj.bias[...]).astype(jnp.float32)
             mixed = choice.added(mixed, lambda rank: biases[choice.numbers[:, rank]])

@@ -28,13 +28,13 @@ from model.architecture.experts import EXPERTS
 from model.architecture.stored.checkpoint import READ_BYTES, StoredCheckpoint
 from model.architecture.stored.decision_head import open_decision_head
 from model.architecture.stored.encoding import Encoding, is_plain
-from model.architecture.stored.experts import experts_apart
+from model.architecture.stored.experts import IN_TURN, ONE_AFTER_ANOTHER, are_together, experts_apart
 from model.architecture.stored.fused import Fused, one_after_another, separated
 from model.architecture.stored.lora import open_adapter
 from model.architecture.stored.tensors import Tensors, WeightsError, open_tensors, stored_bytes
 
 HEAD = "lm_head.weight"
-_KERNELS = {"lm_head", "score", "gate"}  # beside those whose names say that they are projections
+_KERNELS = {"lm_head", "score", "gate", "shared_expert_gate"}  # beside those whose names say that they are projections
 EMBEDDING = "model.embed_tokens.weight"
 
 ALIGNMENT = 64
@@ -154,7 +154,9 @@ def load(
         found = stack.enter_context(open_decision_head(directory, found, config.classes)) if config.decides else found
         tensors, fused = text_tensors(found), fused_tensors(config)
         if config.traits.is_gpt_oss:
-            tensors = experts_apart(tensors, shapes_of, quantised=encoding is not None)
+            tensors = experts_apart(tensors, shapes_of, IN_TURN, quantised=encoding is not None)
+        elif config.mixture is not None and are_together(tensors):
+            tensors = experts_apart(tensors, shapes_of, ONE_AFTER_ANOTHER, quantised=False)
         plain = {name: parts for name, parts in fused.items() if encoding is None or is_plain(name, tensors)}
         quantised = {name: parts for name, parts in fused.items() if name not in plain}
         tensors = separated(tensors, plain, shapes_of)
@@ -222,15 +224,8 @@ def fused_tensors(config: DecoderConfig) -> Fused:
     queries, keys = config.query_heads * config.head_dim, config.kv_heads * config.head_dim
     gated = {"mlp.gate_proj": config.mlp_width, "mlp.up_proj": config.mlp_width}
     of_layer: Fused = {}
-    if config.traits.is_fused:
-        qkv = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
-        of_layer = {"self_attn.qkv_proj": one_after_another(qkv), "mlp.gate_up_proj": one_after_another(gated)}
-    elif config.traits.has_shared_mlp:
-        of_layer = {
-            "shared_mlp.input_linear": one_after_another(gated),
-            "shared_mlp.output_linear": one_after_another({"mlp.down_proj": config.width}),
-        }
-    elif config.traits.is_hybrid:
+    of_recurrent: Fused = {}
+    if config.traits.is_hybrid:
         # Behind the rows of a head's query are those of its gate.
         rows = np.arange(2 * queries).reshape(-1, 2, config.head_dim)
         of_layer = {
@@ -239,13 +234,42 @@ def fused_tensors(config: DecoderConfig) -> Fused:
                 "self_attn.output_gate_proj": rows[:, 1].ravel(),
             }
         }
+        of_recurrent = _of_key_heads(config) if config.traits.is_fused else {}
+    elif config.traits.is_fused:
+        qkv = {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys}
+        of_layer = {"self_attn.qkv_proj": one_after_another(qkv), "mlp.gate_up_proj": one_after_another(gated)}
+    elif config.traits.has_shared_mlp:
+        of_layer = {
+            "shared_mlp.input_linear": one_after_another(gated),
+            "shared_mlp.output_linear": one_after_another({"mlp.down_proj": config.width}),
+        }
     return {
         f"model.layers.{layer}.{name}.weight": {
             f"model.layers.{layer}.{part}.weight": of_part for part, of_part in parts.items()
         }
         for layer, is_recurrent in enumerate(config.recurrent)
-        if not is_recurrent
-        for name, parts in of_layer.items()
+        for name, parts in (of_recurrent if is_recurrent else of_layer).items()
+    }
+
+
+def _of_key_heads(config: DecoderConfig) -> Fused:
+    """Return the tensors of Qwen3-Next's recurrent layers, in which all that belongs to a key head stands together."""
+    sizes = config.recurrence
+    assert sizes is not None
+    of_head = sizes.value_heads // sizes.key_heads
+    values = of_head * sizes.value_dim
+    rows = np.arange(sizes.channels + sizes.output).reshape(sizes.key_heads, -1)
+    queries, keys, of_values, gates = np.split(rows, np.cumsum([sizes.key_dim, sizes.key_dim, values]), axis=1)
+    gating = np.arange(2 * sizes.value_heads).reshape(sizes.key_heads, 2, of_head)
+    return {
+        "linear_attn.in_proj_qkvz": {
+            "linear_attn.in_proj_qkv": np.concatenate([part.ravel() for part in (queries, keys, of_values)]),
+            "linear_attn.in_proj_z": gates.ravel(),
+        },
+        "linear_attn.in_proj_ba": {
+            "linear_attn.in_proj_b": gating[:, 0].ravel(),
+            "linear_attn.in_proj_a": gating[:, 1].ravel(),
+        },
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
+from model.architecture.config import DecoderConfig
 from model.checks.numpy_decoder import Floats, Mask, ReferenceAttention, ServedDecoder, attend
 from scoring.layout import TokenIds
 
@@ -27,6 +28,11 @@ def normal(random: Generator, *shape: int) -> Floats:
 def in_turn(rows: int, distinct: int = DISTINCT_ROWS) -> TokenIds:
     """Return which of the distinct rows each row repeats."""
     return np.arange(rows, dtype=np.int32) % distinct
+
+
+def drawn_rows(config: DecoderConfig) -> int:
+    """Return how many rows are drawn, of which those are taken whose experts are chosen most clearly."""
+    return DISTINCT_ROWS if config.mixture is None else 4 * DISTINCT_ROWS
 
 
 def evenly_spaced(rows: int) -> TokenIds:

@@ -21,8 +21,9 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from model.architecture.config import DecoderConfig
-from model.architecture.decoder import MLP, Layer, MixingLayer, RecurrentLayer
+from model.architecture.decoder import Layer, MixingLayer, RecurrentLayer
 from model.architecture.mixture import MixtureOfExperts
+from model.architecture.mlp import MLP
 from model.architecture.projections import Linear, Norm
 from model.architecture.rope import Rope
 from scoring.layout import TokenIds
@@ -187,10 +188,10 @@ def merge(one: ReferenceAttention, other: ReferenceAttention) -> ReferenceAttent
 
 def output_mlp(layer: Layer, hidden: Floats, attended: ReferenceAttention) -> Floats:
     """Return the hidden states after the layer, [Q, width]."""
-    return after_mixing(layer, hidden, _added(layer, hidden, attended))
+    return after_mixing(layer, hidden, added(layer, hidden, attended))
 
 
-def _added(layer: Layer, hidden: Floats, attended: ReferenceAttention) -> Floats:
+def added(layer: Layer, hidden: Floats, attended: ReferenceAttention) -> Floats:
     """Return what attention adds to hidden states [Q, width]."""
     attention, out = layer.self_attn, attended.out
     if attention.sinks is not None:
@@ -245,6 +246,8 @@ def _mixed(mlp: MixtureOfExperts, rows: Floats) -> Floats:
             gate = np.minimum(gate, np.float32(limit))
             inner = gate * logistic(gate * np.float32(gain)) * (np.clip(up, -limit, limit) + 1)
         out[tokens] += weights[tokens, ranks, None] * _of_expert(inner, experts.down_proj, number)
+    if mlp.shared_expert is not None and mlp.shared_expert_gate is not None:
+        out += logistic(linear(rows, mlp.shared_expert_gate)) * _gated(mlp.shared_expert, rows)
     return out
 
 
@@ -266,19 +269,18 @@ def _of_expert(rows: Floats, projection: Linear, number: int) -> Floats:
     return out if projection.bias is None else out + own(projection.bias[...]).astype(np.float32)
 
 
-def clearness(layer: Layer, hidden: Floats, attended: ReferenceAttention) -> Floats:
-    """Return by how much the router's logit of the last expert that is chosen leads that of the next one, [T].
+def clearest(layer: MixingLayer, hidden: Floats, added: Floats, count: int) -> npt.NDArray[np.intp]:
+    """Return the numbers of the rows whose experts are chosen most clearly: the first ones, where there is no choice.
 
-    Where the two are nearly the same, a rounding error decides, and the results differ in more than the last digits. It
-    is infinite where there is no choice.
+    added: what attention or recurrence adds to hidden states, [T, width]. Where the router's logits of the last expert
+    that is chosen and of the next one are nearly the same, a rounding error decides, and there are two right results.
     """
     mlp = layer.mlp
     if not isinstance(mlp, MixtureOfExperts) or mlp.mixture.chosen == mlp.mixture.experts:
-        return np.full(len(hidden), np.inf, np.float32)
-    logits = _router_logits(mlp, _before_mlp(layer, hidden, _added(layer, hidden, attended))[1])
-    ascending = np.sort(logits, axis=1)
+        return np.arange(count)
+    ascending = np.sort(_router_logits(mlp, _before_mlp(layer, hidden, added)[1]), axis=1)
     last = mlp.mixture.experts - mlp.mixture.chosen
-    return ascending[:, last] - ascending[:, last - 1]
+    return np.argsort(ascending[:, last - 1] - ascending[:, last], kind="stable")[:count]
 
 
 def final_normed(decoder: ServedDecoder, hidden: Floats) -> Floats:

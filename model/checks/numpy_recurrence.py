@@ -94,9 +94,14 @@ def through(layer: RecurrentLayer, hidden: Floats, before: Sequence[int]) -> Flo
 
 def output_mlp(layer: RecurrentLayer, hidden: Floats, out: Floats) -> Floats:
     """Return the hidden states after the layer, [T, width]; out: of the recurrence, [T, H, Dv]."""
+    return after_mixing(layer, hidden, added(layer, hidden, out))
+
+
+def added(layer: RecurrentLayer, hidden: Floats, out: Floats) -> Floats:
+    """Return what the recurrence adds to hidden states [T, width]."""
     mixer = layer.linear_attn
     gate = silu(linear(entering(layer, hidden), mixer.in_proj_z)).reshape(out.shape)
-    return after_mixing(layer, hidden, linear((normed(out, mixer.norm) * gate).reshape(len(out), -1), mixer.out_proj))
+    return linear((normed(out, mixer.norm) * gate).reshape(len(out), -1), mixer.out_proj)
 
 
 def _unit(vectors: Floats) -> Floats:

@@ -41,6 +41,7 @@ _KERNELS: dict[str, Axes] = {
     "up_proj": ("width", "mlp"),
     "down_proj": ("mlp", "width"),
     "gate": ("width", "routes"),
+    "shared_expert_gate": ("width", "one"),
 }
 _OF_HEADS = {"A_log": "value_heads", "dt_bias": "value_heads", "sinks": "heads"}
 """Parameters of a layer that are a number for each head."""

@@ -43,6 +43,9 @@ class Shares:
         if chips > 1 and config.traits.qk_norm is QKNorm.ALL_HEADS:
             reason = f"{config.family} norms queries and keys over all heads"
             raise UnsupportedModelError(f"{chips} devices can't share this model, because {reason}")
+        mixture = config.mixture
+        if mixture is not None and mixture.shared:
+            sizes["shared_expert_intermediate_size"] = mixture.shared
         faults = [f"{name} {size}" for name, size in sizes.items() if size % chips]
         if faults:
             raise UnsupportedModelError(
@@ -60,6 +63,7 @@ class Shares:
             mlp_width=config.mlp_width // chips,
             vocabulary=config.vocabulary // chips,
             recurrence=None if recurrence is None else recurrence.share(chips),
+            mixture=None if mixture is None else mixture._replace(shared=mixture.shared // chips),
         )
         return cls(whole, own, tuple(head * together // of_one_key for head in range(repeated)))
 

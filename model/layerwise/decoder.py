@@ -13,12 +13,10 @@ recurrent layers, Hv heads of values, Dk and Dv numbers of a head of keys and of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jax import Array
 
 from model.architecture.decoder import Decoder, Layer, RecurrentLayer
@@ -26,6 +24,7 @@ from model.architecture.experts import EXPERTS
 from model.attention.contract import Attention
 from model.attention.tiles import TiledAttention
 from model.buckets import Buckets
+from model.chips.axes import Axes
 from model.platforms import Platform
 from model.programs.decoder import DecoderParts, on_device
 from model.programs.kind import array, float32
@@ -47,16 +46,19 @@ class LayerwiseDecoder(DecoderParts):
         self.longest = longest
         self.attention = attention or TiledAttention()
         self._pool_dtype = platform.pool_dtype(self.dtype)
-        stacks = list(map(np.asarray, self.stacks))
-        if platform.pool_dtype(self.dtype) == np.uint16:
-            # See model.architecture.mixture.Experts.
-            stacks = [
-                leaf.view(np.uint16) if axes[1] == EXPERTS else leaf
-                for leaf, axes in zip(stacks, self.stack_axes, strict=True)
-            ]
-        self.layers = _apart(stacks)
+        self.layers = self._apart(self.stacks, self.stack_axes)
         """The weights of each layer with attention."""
-        self.recurrent_layers = _apart(self.recurrent_stacks)
+        self.recurrent_layers = self._apart(self.recurrent_stacks, self.recurrent_axes)
+
+    def _apart(self, stacks: Sequence[Array], axes: Sequence[Axes]) -> list[tuple[Array, ...]]:
+        """Return the weights of each layer. On a CPU, they are views of the stacks."""
+        per_leaf = []
+        for stack, of_stack in zip(stacks, axes, strict=True):
+            leaf = np.asarray(stack)
+            if of_stack[1] == EXPERTS and self._pool_dtype == np.uint16:
+                leaf = leaf.view(np.uint16)  # see model.architecture.mixture.Experts
+            per_leaf.append([on_device(layer) for layer in leaf])
+        return list(zip(*per_leaf, strict=True))
 
     def layer(self, number: int) -> Layer:
         """Return one of the layers with attention as a module over the served weights."""
@@ -110,9 +112,3 @@ class LayerwiseDecoder(DecoderParts):
             return jnp.pad(part, ((0, missing), *((0, 0),) * (part.ndim - 1))) if missing else part
 
         return tuple(map(of, parts))
-
-
-def _apart(stacks: Sequence[Array | npt.NDArray[Any]]) -> list[tuple[Array, ...]]:
-    """Return the weights of each layer. On a CPU, they are views of the stacks."""
-    per_leaf = [[on_device(layer) for layer in np.asarray(leaf)] for leaf in stacks]
-    return list(zip(*per_leaf, strict=True))

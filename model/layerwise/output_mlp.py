@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 from jax import Array
 from numpy.random import Generator
 
 from model.attention.contract import AttentionOutput
 from model.checks import numpy_decoder
-from model.checks.cases import DISTINCT_ROWS, in_turn, normal
+from model.checks.cases import DISTINCT_ROWS, drawn_rows, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
 from model.checks.numpy_decoder import ReferenceAttention
 from model.layerwise.decoder import LayerwiseDecoder
@@ -29,16 +28,15 @@ class OutputMLPKey(ProgramKey[LayerwiseDecoder]):
         return Source(partial(output_mlp, decoder), arguments)
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
-        turns, config = in_turn(self.tokens), decoder.config
-        drawn = DISTINCT_ROWS if config.mixture is None else 4 * DISTINCT_ROWS
+        turns, config, layer = in_turn(self.tokens), decoder.config, decoder.layer(0)
+        drawn = drawn_rows(config)
         hidden = normal(random, drawn, config.width)
         hidden[::2] = 0.0  # otherwise what is added would be a small part of the sum
         heads = drawn, config.query_heads
         found = ReferenceAttention(normal(random, *heads, config.head_dim), normal(random, *heads))
-        # Rows whose experts would be others after a rounding error have two right answers.
-        clear = np.argsort(-numpy_decoder.clearness(decoder.layer(0), hidden, found), kind="stable")[:DISTINCT_ROWS]
+        clear = numpy_decoder.clearest(layer, hidden, numpy_decoder.added(layer, hidden, found), DISTINCT_ROWS)
         hidden, found = hidden[clear], ReferenceAttention(*(part[clear] for part in found))
-        after = numpy_decoder.output_mlp(decoder.layer(0), hidden, found)
+        after = numpy_decoder.output_mlp(layer, hidden, found)
         padded = (part[in_turn(decoder.buckets.padded_rows(self.tokens))] for part in found)
         return (*decoder.layers[0], hidden[turns], *padded), (ExpectedOutput(after[turns]),)
 

@@ -12,8 +12,8 @@ from jax.typing import ArrayLike
 from numpy.random import Generator
 
 from model.buckets import SHORTEST_LENGTH_BUCKET
-from model.checks import numpy_recurrence
-from model.checks.cases import DISTINCT_ROWS, evenly_spaced, in_turn, normal
+from model.checks import numpy_decoder, numpy_recurrence
+from model.checks.cases import DISTINCT_ROWS, drawn_rows, evenly_spaced, in_turn, normal
 from model.checks.expected import Case, ExpectedOutput
 from model.checks.numpy_decoder import logistic
 from model.checks.numpy_recurrence import ReferenceInputs
@@ -107,11 +107,13 @@ class RecurrentOutputKey(ProgramKey[LayerwiseDecoder]):
         return Source(partial(recurrent_output, decoder), arguments)
 
     def known_answer(self, decoder: LayerwiseDecoder, random: Generator) -> Case:
-        turns = in_turn(self.tokens)
-        hidden = normal(random, DISTINCT_ROWS, decoder.config.width)
+        turns, layer, drawn = in_turn(self.tokens), decoder.recurrent_layer(0), drawn_rows(decoder.config)
+        hidden = normal(random, drawn, decoder.config.width)
         hidden[::2] *= 0.1  # otherwise what is added would be a small part of the sum
-        out = normal(random, DISTINCT_ROWS, *decoder.recurred(1).shape[1:])
-        after = numpy_recurrence.output_mlp(decoder.recurrent_layer(0), hidden, out)
+        out = normal(random, drawn, *decoder.recurred(1).shape[1:])
+        clear = numpy_decoder.clearest(layer, hidden, numpy_recurrence.added(layer, hidden, out), DISTINCT_ROWS)
+        hidden, out = hidden[clear], out[clear]
+        after = numpy_recurrence.output_mlp(layer, hidden, out)
         padded = out[in_turn(decoder.buckets.padded_rows(self.tokens))]
         arguments: tuple[ArrayLike, ...] = (*decoder.recurrent_layers[0], hidden[turns], padded)
         return arguments, (ExpectedOutput(after[turns]),)

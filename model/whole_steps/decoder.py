@@ -27,7 +27,8 @@ import numpy as np
 from flax import nnx
 from jax import Array, lax
 
-from model.architecture.decoder import MLP, Decoder, Layer, RecurrentLayer, of_kind, rotary_embeddings
+from model.architecture.decoder import Decoder, Layer, RecurrentLayer, of_kind, rotary_embeddings
+from model.architecture.mlp import MLP
 from model.attention.contract import AttentionOutput, WholeStepAttention
 from model.attention.tpu.attention import LANES
 from model.checks.numpy_decoder import on_host

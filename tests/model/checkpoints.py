@@ -150,6 +150,24 @@ VARIANTS = {
     "qwen3 moe not normalised": replace(
         _SMALL, family="qwen3_moe", layers=3, mlp_width=40, head_dim=32, mixture=Mixture(6, 3, normalised=False)
     ),
+    "qwen35 moe": replace(
+        _SMALL,
+        family="qwen3_5_moe_text",
+        layers=4,
+        head_dim=32,
+        mlp_width=48,
+        rope=Rope(10_000_000.0, turned=0.25),
+        recurrence=Recurrence((True, True, True, False), 2, 4, 32, 24, 4),
+        mixture=Mixture(8, 2, normalised=True, shared=40),
+    ),
+    "qwen3 next": replace(
+        _SMALL,
+        family="qwen3_next",
+        mlp_width=40,
+        rope=Rope(10_000.0, turned=0.5),
+        recurrence=Recurrence((True, False), 2, 6, 24, 32, 3),
+        mixture=Mixture(6, 3, normalised=False, shared=56),
+    ),
     "gpt-oss": replace(
         _SMALL,
         family="gpt_oss",
@@ -188,8 +206,9 @@ _GAIN = 0.4
 """Of a layer's kernels: large enough for a bug to show, small enough for bf16 to stay within its gates."""
 _GAIN_OF_EXPERTS = 1.0
 """Of an expert's kernels, since a token passes few of them and their weights are less than one."""
-_GAIN_OF_ROUTERS = 1.5
+_GAIN_OF_ROUTERS = 1.5  # and of the gates of what all tokens pass
 """Of routers, so that the experts of a token have different weights."""
+_MLP = ("gate", "up", "down")
 _GAIN_AFTER = 0.4
 """Of norms behind attention and MLP, which undo the gain of the kernels."""
 
@@ -255,22 +274,29 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
             if biased:
                 found[f"{router}.bias"] = bias(config.mixture.experts)
             mlps, gain = [f"experts.{number}." for number in range(config.mixture.experts)], _GAIN_OF_EXPERTS
-        for mlp in mlps:
-            for name, out, size in (
-                ("gate", config.mlp_width, width),
-                ("up", config.mlp_width, width),
-                ("down", width, config.mlp_width),
-            ):
+        widths = dict.fromkeys(mlps, config.mlp_width)
+        if config.mixture is not None and config.mixture.shared:
+            found[layer + "mlp.shared_expert_gate.weight"] = kernel(1, width, _GAIN_OF_ROUTERS)
+            widths["shared_expert."] = config.mixture.shared
+        for mlp, inner in widths.items():
+            for name, out, size in (("gate", inner, width), ("up", inner, width), ("down", width, inner)):
                 found[layer + f"mlp.{mlp}{name}_proj.weight"] = kernel(out, size, gain)
                 if biased:
                     found[layer + f"mlp.{mlp}{name}_proj.bias"] = bias(out)
         if config.traits.is_gpt_oss:
             _put_experts_together(found, layer + "mlp.experts.", len(mlps))
+        if config.family == "qwen3_5_moe_text":
+            stacked = {part: [found.pop(f"{layer}mlp.{mlp}{part}_proj.weight") for mlp in mlps] for part in _MLP}
+            gated = [np.concatenate(both) for both in zip(stacked["gate"], stacked["up"], strict=True)]
+            found[layer + "mlp.experts.gate_up_proj"] = np.stack(gated)
+            found[layer + "mlp.experts.down_proj"] = np.stack(stacked["down"])
         if config.traits.norms is Norms.AROUND:
             found[layer + "pre_feedforward_layernorm.weight"] = norm(width)
         if config.traits.norms is not Norms.BEFORE:
             found[layer + "post_feedforward_layernorm.weight"] = norm(width, _GAIN_AFTER)
-        if config.traits.is_fused:
+        if config.traits.is_fused and config.recurrent[i]:
+            _put_key_heads_together(found, layer + "linear_attn.", config)
+        elif config.traits.is_fused and config.recurrence is None:
             for fused, parts in (("self_attn.qkv_proj", "qkv"), ("mlp.gate_up_proj", ("gate", "up"))):
                 names = [layer + f"{fused.partition('.')[0]}.{part}_proj.weight" for part in parts]
                 found[layer + f"{fused}.weight"] = np.concatenate([found.pop(name) for name in names])
@@ -283,6 +309,19 @@ def tensors(config: DecoderConfig, seed: int) -> Tensors:
     if not config.tied:
         found["score.weight" if config.classes else "lm_head.weight"] = kernel(config.outputs, width, spread)
     return found
+
+
+def _put_key_heads_together(found: Tensors, module: str, config: DecoderConfig) -> None:
+    """Replace the tensors of a recurrent layer by those of Qwen3-Next, in which a key head follows another."""
+    sizes = config.recurrence
+    assert sizes is not None
+    of_keys = sizes.key_heads * sizes.key_dim
+    mixed = found.pop(module + "in_proj_qkv.weight")
+    parts = *np.split(mixed, [of_keys, 2 * of_keys]), found.pop(module + "in_proj_z.weight")
+    gates = found.pop(module + "in_proj_b.weight"), found.pop(module + "in_proj_a.weight")
+    for name, joined in (("in_proj_qkvz", parts), ("in_proj_ba", gates)):
+        heads = [np.concatenate(each) for each in zip(*(np.split(p, sizes.key_heads) for p in joined), strict=True)]
+        found[f"{module}{name}.weight"] = np.concatenate(heads)
 
 
 def _put_experts_together(found: Tensors, module: str, experts: int) -> None:

@@ -31,6 +31,7 @@ SHAPES = {
         SMALL, layers=6, recurrence=Recurrence((*(True,) * 5, False), 1, 4, 32, 24, 2)
     ),
 }
+SHAPES["a mixture"] = replace(EVERY["qwen35 moe"], context=4_096, tied=True)
 PREFIXES = (1, 2, 61, 256, 257, 700, 2_000)
 ITEMS = (0, 1, 2, 63, 64, 65, 300)
 LABELS = (2, 19, 47, 88)
@@ -65,7 +66,8 @@ def test_float32_logprobs_behind_a_prefix_are_huggingfaces(shape: str, length: i
     assert np.abs(found - huggingface.logprobs(directory, whole, "float32")).max() <= FLOAT32_LOGPROBS
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+# Rounding chooses other experts somewhere in so many tokens, in HuggingFace as here: mixtures have short references.
+@pytest.mark.parametrize("shape", [name for name, config in SHAPES.items() if config.mixture is None])
 def test_bfloat16_scores_behind_a_prefix_are_as_close_as_huggingfaces_own(shape: str, load: Loaded) -> None:
     config, engine, directory = load(shape, "bfloat16")
     prefix, *items = sequences(config, 5, (400, *ITEMS, *ITEMS))

@@ -1,14 +1,15 @@
-"""Tensors that hold a projection of all experts of a layer, as the checkpoints of gpt-oss do.
+"""Tensors that hold a projection of all experts of a layer.
 
-``gate_up_proj`` has the numbers of gate and up projection in turn, and no kernel is transposed: [experts, in, 2 x out].
-In MXFP4, blocks and scales of numbers have the shape of transposed ones: [experts, 2 x out, …].
+In checkpoints of gpt-oss, ``gate_up_proj`` has the numbers of gate and up projection in turn, and no kernel is
+transposed: [experts, in, 2 x out]. In MXFP4, blocks and scales of numbers have the shape of transposed ones:
+[experts, 2 x out, …]. In those of Qwen3.5, it has first the gate and then the up projection, [experts, 2 x out, in].
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,15 +27,25 @@ _OF_KIND = {end: kind for kind, end in _ENDS.items()}
 _JOINED = {part: joined for joined, parts in _PARTS.items() for part in parts}
 
 
-class OfExpert:
-    """The numbers of one expert, and of one of the projections that stand in turn, as a tensor [out, …]."""
+class Together(NamedTuple):
+    """How a tensor holds the kernels of all experts."""
 
-    def __init__(self, tensor: Tensor, expert: int, part: int, parts: int, *, transposed: bool) -> None:
+    in_turn: bool  # whether the outputs of its projections stand in turn, or those of one behind all of another
+    transposed: bool  # whether it is [experts, in, out]
+
+
+IN_TURN, ONE_AFTER_ANOTHER = Together(True, True), Together(False, False)
+
+
+class OfExpert:
+    """The numbers of one expert, and of one of the projections of a tensor, as a tensor [out, …]."""
+
+    def __init__(self, tensor: Tensor, expert: int, part: int, parts: int, together: Together) -> None:
         self._tensor = tensor
         self._expert = expert
         self._part = part
         self._parts = parts
-        self._transposed = transposed
+        self._in_turn, self._transposed = together
 
     def get_shape(self) -> list[int]:
         _, *own = self._tensor.get_shape()
@@ -45,32 +56,44 @@ class OfExpert:
         return self._tensor.get_dtype()
 
     def __getitem__(self, rows: Any) -> npt.NDArray[Any]:
-        first, last, _ = (slice(None) if rows is ... else rows).indices(self.get_shape()[0])
-        outputs, expert = slice(first * self._parts, last * self._parts), slice(self._expert, self._expert + 1)
+        count = self.get_shape()[0]
+        first, last, _ = (slice(None) if rows is ... else rows).indices(count)
+        outputs, own = slice(first * self._parts, last * self._parts), slice(self._part, None, self._parts)
+        if not self._in_turn:
+            outputs, own = slice(self._part * count + first, self._part * count + last), slice(None)
+        expert = slice(self._expert, self._expert + 1)
         if self._transposed:
-            found = self._tensor[expert, :, outputs][0, :, self._part :: self._parts].T
+            found = self._tensor[expert, :, outputs][0, :, own].T
         else:
-            found = self._tensor[expert, outputs][0, self._part :: self._parts]
+            found = self._tensor[expert, outputs][0, own]
         return np.ascontiguousarray(found)
 
 
-def experts_apart(tensors: Tensors, wanted: Iterable[str], *, quantised: bool) -> Tensors:
+def are_together(tensors: Tensors) -> bool:
+    """Return whether tensors of a checkpoint hold a projection of all experts of a layer."""
+    return any(_OF_ALL.fullmatch(name) for name in tensors)
+
+
+def experts_apart(tensors: Tensors, wanted: Iterable[str], together: Together, *, quantised: bool) -> Tensors:
     """Return the tensors of a checkpoint with those of single experts in place of those of all of a layer.
 
-    wanted: the names of the decoder's tensors, of which those of single experts count; quantised: whether blocks may
-    be in the place of kernels. Raises :class:`model.architecture.stored.tensors.WeightsError` if one is missing.
+    wanted: the names of the decoder's tensors, of which those of single experts count; together: of kernels; quantised:
+    whether blocks may be in the place of kernels. Raises :class:`model.architecture.stored.tensors.WeightsError` if
+    one is missing.
     """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         match, shape = _OF_ALL.fullmatch(name), tensor.get_shape()
         parts = () if match is None else _PARTS[match[2]]
-        transposed = match is not None and match[3] == ""
-        if match is None or len(shape) < 2 + transposed or shape[2 if transposed else 1] % len(parts):
+        is_kernel = match is not None and match[3] == ""
+        own_layout = together if is_kernel else together._replace(transposed=False)
+        outputs = 2 if own_layout.transposed else 1
+        if match is None or len(shape) <= max(outputs, 1 + is_kernel) or shape[outputs] % len(parts):
             found[name] = tensor
             continue
         for expert in range(shape[0]):
             for number, part in enumerate(parts):
-                own = OfExpert(tensor, expert, number, len(parts), transposed=transposed)
+                own = OfExpert(tensor, expert, number, len(parts), own_layout)
                 found[f"{match[1]}{expert}.{part}{_ENDS[match[3]]}"] = own
     of_experts = [name for name in wanted if _OF_ONE.fullmatch(name)]
     if quantised:

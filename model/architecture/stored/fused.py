@@ -1,4 +1,4 @@
-"""Tensors that hold the kernels of several projections, as in checkpoints of Phi-3, Phi-4, Qwen3.5 and Granite 4."""
+"""Tensors that hold the kernels of several projections: those of Phi-3 and 4, Qwen3.5, Qwen3-Next and Granite 4."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 RowNumbers = npt.NDArray[np.int64]
 
 Fused = Mapping[str, Mapping[str, RowNumbers]]
-"""The tensors for several projections, and of each the projections with the numbers of their rows, ascending. Each row
-is one projection's."""
+"""The tensors for several projections, and of each the projections with the numbers of their rows. Each row is one
+projection's."""
 
 
 def one_after_another(parts: Mapping[str, int]) -> dict[str, RowNumbers]:
@@ -42,9 +42,9 @@ class RowsOf:
         wanted = self._rows[slice(None) if rows is ... else rows]
         if not len(wanted):
             return self._tensor[0:0]
-        first, stop = int(wanted[0]), int(wanted[-1]) + 1
+        first, stop = int(wanted.min()), int(wanted.max()) + 1
         found = self._tensor[first:stop]
-        return found if stop - first == len(wanted) else found[wanted - first]
+        return found if np.array_equal(wanted, np.arange(first, stop)) else found[wanted - first]
 
 
 def separated(tensors: Tensors, fused: Fused, shapes: Mapping[str, Shape]) -> Tensors:
@@ -86,8 +86,8 @@ def weight_of_rows(whole: StoredWeight, count: int, numbers: RowNumbers) -> Stor
 
     def decode(found: Mapping[str, Array], rows: slice) -> Array:
         wanted = numbers[rows]
-        first = int(wanted[0]) // ROWS_TOGETHER * ROWS_TOGETHER
-        span = slice(first, min(count, -(-(int(wanted[-1]) + 1) // ROWS_TOGETHER) * ROWS_TOGETHER))
+        first = int(wanted.min()) // ROWS_TOGETHER * ROWS_TOGETHER
+        span = slice(first, min(count, -(-(int(wanted.max()) + 1) // ROWS_TOGETHER) * ROWS_TOGETHER))
         parts = {name: part[span] if name in by_rows else part for name, part in found.items()}
         return whole.decode(parts, span)[wanted - first]
 

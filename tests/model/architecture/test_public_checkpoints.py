@@ -30,6 +30,7 @@ SERVED = {
     "meta-llama/Meta-Llama-3.1-405B": 406.0,
     "microsoft/phi-4": 14.7,
     "Qwen/Qwen3.5-27B": 27.0,
+    "Qwen/Qwen3.5-35B-A3B": 35.0,
     "Qwen/Qwen3-VL-2B-Instruct": 1.7,
     "Qwen/Qwen3-30B-A3B": 30.5,
     "openai/gpt-oss-20b": 20.9,

@@ -15,9 +15,11 @@ from structlog.testing import capture_logs
 
 from model.architecture.experts import Mixture
 from model.architecture.mixture import Choice, MixtureOfExperts
+from model.architecture.mlp import MLP
 from model.checks.known_answer import MODEL_TOLERANCE, KnownAnswerError, ModelChecks
 from model.checks.known_prompts import known_alone, prompt_states
 from model.layerwise.output_mlp import OutputMLPKey
+from model.layerwise.recurrence import RecurrentOutputKey
 from model.platforms import Platform
 from tests.model import engines
 from tests.model.checkpoints import EVERY, tensors, write
@@ -69,6 +71,16 @@ def test_a_planted_fault_is_seen_in_the_program_of_a_layer(
     assert Table(checkpoint(NAME), NAME).passes(OutputMLPKey(64))
     monkeypatch.setattr(MixtureOfExperts, "choice", FAULTS[fault])
     assert not Table(checkpoint(NAME), NAME).passes(OutputMLPKey(64))
+
+
+@pytest.mark.parametrize("key", [OutputMLPKey(64), RecurrentOutputKey(64)], ids=str)
+def test_a_layer_without_what_all_tokens_pass_is_seen(
+    key: OutputMLPKey | RecurrentOutputKey, checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Table(checkpoint("qwen35 moe"), "qwen35 moe").passes(key)
+    # Only the one that all tokens pass is a module of this kind here.
+    monkeypatch.setattr(MLP, "__call__", lambda self, hidden: jnp.zeros_like(hidden))
+    assert not Table(checkpoint("qwen35 moe"), "qwen35 moe").passes(key)
 
 
 @pytest.mark.usefixtures("unchecked_programs")

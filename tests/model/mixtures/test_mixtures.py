@@ -17,6 +17,7 @@ from demonstration.saving import config_fields
 from model.architecture.config import DecoderConfig
 from model.architecture.experts import Mixture
 from model.architecture.mixture import TILE_ROWS, MixtureOfExperts
+from model.architecture.weights import tensor_shapes
 from model.buckets import Buckets
 from model.checks.numpy_decoder import silu
 from model.executable_table import ExecutableTable
@@ -28,6 +29,7 @@ from tests.model.engines import PLATFORM, DType, unchecked
 
 MANY = replace(EVERY["qwen3 moe"], layers=1, mlp_width=32, mixture=Mixture(128, 8, normalised=False))
 SMALL, OTHER = EVERY["qwen3 moe"], EVERY["qwen3 moe not normalised"]
+SHARED = EVERY["qwen35 moe"], EVERY["qwen3 next"]
 BUCKETS = Buckets.of(256)
 DRAWN = 300
 """Different rows that are put together to steps. The first of them choose the same experts."""
@@ -123,6 +125,23 @@ def test_a_token_gets_its_most_probable_experts(count: int, normalised: bool, ch
     np.testing.assert_allclose(found, of_experts(mixture, rows, weights), atol=1e-5)
 
 
+def test_all_tokens_pass_the_shared_expert_by_its_gate() -> None:
+    mixture = make(Mixture(6, 3, normalised=True, shared=40))
+    alone, rows = make(Mixture(6, 3, normalised=True)), np.random.default_rng(1).standard_normal((37, SMALL.width))
+    for name in ("gate", "experts"):
+        setattr(alone, name, getattr(mixture, name))
+    shared, of_gate = mixture.shared_expert, mixture.shared_expert_gate
+    assert shared is not None
+    assert of_gate is not None
+    kernels = (shared.gate_proj, shared.up_proj, shared.down_proj, of_gate)
+    rows = rows.astype(np.float32)
+    gate, up, down, of_token = (np.asarray(linear.weight[...]) for linear in kernels)
+    added = ((silu(rows @ gate) * (rows @ up)) @ down) / (1 + np.exp(-(rows @ of_token)))
+    assert np.abs(added).max() > 0.05
+    found, without = (quickly(lambda rows, one=one: one(rows))(rows) for one in (mixture, alone))
+    np.testing.assert_allclose(found, without + added, atol=1e-5)
+
+
 def test_of_experts_that_are_as_probable_the_first_are_chosen() -> None:
     mixture = make(Mixture(6, 3, normalised=False))
     mixture.gate.weight.set_value(jax.device_put(np.zeros(mixture.gate.weight.shape, np.float32)))
@@ -176,6 +195,17 @@ def test_the_operations_of_a_token_are_those_of_its_experts() -> None:
     assert dense.parameters_of_a_token == dense.parameters
 
 
-@pytest.mark.parametrize("checked", [SMALL, OTHER], ids=["normalised", "not normalised"])
+def test_what_all_tokens_pass_counts_as_parameters_and_as_operations_of_each() -> None:
+    for config in SHARED:
+        assert config.mixture is not None
+        without = replace(config, mixture=config.mixture._replace(shared=0))
+        own = config.layers * config.width * (3 * config.mixture.shared + 1)
+        assert config.parameters - without.parameters == own
+        assert config.parameters_of_a_token - without.parameters_of_a_token == own
+        assert config.size.linear_flop - without.size.linear_flop == 2 * own
+        assert config.parameters == sum(int(np.prod(shape)) for shape in tensor_shapes(config).values())
+
+
+@pytest.mark.parametrize("checked", [SMALL, OTHER, *SHARED], ids=["normalised", "not normalised", "qwen35", "next"])
 def test_a_configuration_is_written_as_it_is_read(checked: DecoderConfig) -> None:
     assert DecoderConfig.from_huggingface(config_fields(checked)) == checked

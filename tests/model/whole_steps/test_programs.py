@@ -34,7 +34,10 @@ FAMILIES = (
     ),
     *(pytest.param(name, marks=pytest.mark.matrix) for name in ("olmo2 grouped", "phi4 mini", "olmo3", "qwen3 moe")),
 )
-RECURRENT = ("qwen35", pytest.param("qwen35 in turn", marks=pytest.mark.matrix))
+RECURRENT = (
+    "qwen35",
+    *(pytest.param(name, marks=pytest.mark.matrix) for name in ("qwen35 in turn", "qwen35 moe", "qwen3 next")),
+)
 PREFIXES = (70, 33, 5, 128)
 PACKED, READ = 640, 64
 """Tokens of a packed sequence, and those of them whose states are read."""

@@ -90,6 +90,12 @@ CASES = {
         RECURRENT,
         model="qwen35",
     ),
+    "fp8 blocks of key heads": Case(
+        _FP8 | {"weight_block_size": [24, 32], "modules_to_not_convert": ["linear_attn.in_proj_ba"]},
+        fp8((24, 32), "weight_scale_inv"),
+        r".*linear_attn\.(in_proj_qkvz|out_proj)",
+        model="qwen3 next",
+    ),
     "int4 of several projections": Case(
         _compressed("pack-quantized", _INT4 | {"symmetric": False}), packed_bits(4, 32, symmetric=False), model="phi3"
     ),
