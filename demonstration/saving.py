@@ -109,6 +109,8 @@ def config_fields(config: DecoderConfig) -> dict[str, object]:
     if family.has_scalar:
         multiplier = config.multipliers.attention_multiplier
         fields["query_pre_attn_scalar"] = config.head_dim if multiplier is None else round(multiplier**-2)
+    if family.has_caps:
+        fields |= {"attn_logit_softcapping": config.caps.scores, "final_logit_softcapping": config.caps.logits}
     fields |= _position_fields(config)
     fields |= {} if config.recurrence is None else _recurrence_fields(config.recurrence)
     return fields | ({} if config.mixture is None else _mixture_fields(config.mixture))

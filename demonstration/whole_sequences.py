@@ -17,22 +17,21 @@ from model.architecture.delta_net import GatedDeltaNet, RecurrentInputs
 from model.attention.contract import causal
 from model.attention.tiles import TiledAttention
 from model.layers.delta_rule import CHUNK, delta_rule
-from model.layers.linear import project
-
-_ATTENTION = TiledAttention(differentiable=True)
+from model.layers.linear import capped, project
 
 
 def logits(decoder: Decoder, tokens: Array) -> Array:
     """Return logits of all positions under causal attention: int32 [B, L] to float32 [B, L, V]."""
-    hidden = hidden_states(decoder.model, tokens)
+    hidden, cap = hidden_states(decoder.model, tokens), decoder.config.caps.logits
     if decoder.head is not None:
-        return decoder.head(hidden)
-    return project(hidden, decoder.head_kernel(), transposed=decoder.head_as_rows)
+        return capped(decoder.head(hidden), cap)
+    return capped(project(hidden, decoder.head_kernel(), transposed=decoder.head_as_rows), cap)
 
 
 def hidden_states(body: Body, tokens: Array) -> Array:
     """Return final hidden states of all positions: int32 [B, L] to float32 [B, L, width]."""
     config, length = body.config, tokens.shape[1]
+    attention = TiledAttention(differentiable=True, cap=config.caps.scores)
     of_kinds = rotary_embeddings(jnp.arange(length, dtype=jnp.int32)[None], config)
     graph, stacked = nnx.split(body.layers)
 
@@ -41,7 +40,7 @@ def hidden_states(body: Body, tokens: Array) -> Array:
         rotary = of_kind(of_kinds, one[1])
         reach = None if config.window is None else jnp.where(one[1], config.reach, length)
         queries, key_values = layer.attention_inputs(hidden, rotary)
-        found = _ATTENTION.attend(queries, *key_values, causal(length, reach))
+        found = attention.attend(queries, *key_values, causal(length, reach))
         return layer.output_mlp(hidden, layer.self_attn.attended(found)), None
 
     hidden = body.embed_tokens(tokens)

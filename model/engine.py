@@ -95,7 +95,7 @@ class Engine:
         weight_bytes = weights.size_in_bytes(decoder) if chips is None else bytes_of_a_chip(decoder, chips)
         memory = None if platform.memory is None else platform.memory - weight_bytes
         config = decoder.config if chips is None else Shares.of(decoder.config, chips.count).own
-        head_dim = platform.pool_head_dim(dtype, config.head_dim, has_windows=config.window is not None)
+        head_dim = platform.pool_head_dim(dtype, config.head_dim, plain=config.has_plain_attention)
         pool = PoolShape.of(
             config,
             card.context_length,

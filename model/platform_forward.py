@@ -50,10 +50,11 @@ def make_forward(
 
         decoders = AdaptedDecoders(decoder, by_layer, checked)
         return LayerwiseForward(decoders, platform, pool.blocks), decoders.checks
+    config = decoder.config
     attention_of_steps = platform.whole_step_attention(
-        decoder.head_kernel().dtype, decoder.config.head_dim, has_windows=decoder.config.window is not None
+        decoder.head_kernel().dtype, config.head_dim, plain=config.has_plain_attention, cap=config.caps.scores
     )
-    recurrence = decoder.config.recurrence
+    recurrence = config.recurrence
     inputs = 0 if recurrence is None else recurrence.inputs
     shape = StepShape.of(buckets.step_tokens, buckets.block_tokens, pool.blocks, pool.longest, buckets.max_rows, inputs)
 

@@ -126,24 +126,27 @@ class Platform:
         served = jnp.dtype(dtype)
         return jnp.dtype(jnp.uint16) if self.bf16_as_integers and served == jnp.bfloat16 else served
 
-    def whole_step_attention(self, dtype: DTypeLike, head_dim: int, *, has_windows: bool = False) -> WholeStepAttention:
+    def whole_step_attention(
+        self, dtype: DTypeLike, head_dim: int, *, plain: bool = False, cap: float | None = None
+    ) -> WholeStepAttention:
         """Return the attention of whole steps for a model that is served in ``dtype``: plain XLA without a kernel.
 
-        The kernels multiply in bf16. head_dim: numbers of a head, since cuDNN refuses some. has_windows: whether layers
-        have sliding windows, which no kernel knows.
+        The kernels multiply in bf16. head_dim: numbers of a head, since cuDNN refuses some. plain: whether no kernel
+        knows what the model needs (:attr:`model.architecture.config.DecoderConfig.has_plain_attention`). cap: of
+        scores, which none knows.
         """
         served = jnp.dtype(dtype)
-        if has_windows:
-            return XLAAttention()
+        if plain:
+            return XLAAttention(cap)
         if self.name == "tpu" and served == jnp.bfloat16:
             return TPUAttention(room=LARGE if "lite" in self.device_kind else SMALL)  # as v5e and v6e are called
         return cudnn_or_xla(served, head_dim) if self.name == "gpu" else XLAAttention()
 
-    def pool_head_dim(self, dtype: DTypeLike, head_dim: int, *, has_windows: bool = False) -> int:
+    def pool_head_dim(self, dtype: DTypeLike, head_dim: int, *, plain: bool = False) -> int:
         """Return how many numbers a head takes in the pool of a model that is served in ``dtype``."""
         if not self.whole_steps:
             return head_dim
-        return self.whole_step_attention(dtype, head_dim, has_windows=has_windows).pool_head_dim(head_dim)
+        return self.whole_step_attention(dtype, head_dim, plain=plain).pool_head_dim(head_dim)
 
 
 def _memory(device: jax.Device) -> int | None:

@@ -37,6 +37,16 @@ class Multipliers(NamedTuple):
 NO_MULTIPLIERS = Multipliers()
 
 
+class Caps(NamedTuple):
+    """Limits within which a hyperbolic tangent keeps numbers, in Gemma 2; None: there is none."""
+
+    scores: float | None = None  # of attention
+    logits: float | None = None  # of the vocabulary
+
+
+NO_CAPS = Caps()
+
+
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """The configuration of a decoder-only model with grouped-query attention and a gated MLP."""
@@ -58,6 +68,7 @@ class DecoderConfig:
     classes: int = 0  # outputs of a head for classes; 0: the head has the logits of the vocabulary
     decides: bool = False  # whether the classes are the labels of decisions: such a head has a bias
     multipliers: Multipliers = NO_MULTIPLIERS
+    caps: Caps = NO_CAPS
     window: Window | None = None  # None: every token sees all tokens before it, in all layers
     recurrence: Recurrence | None = None  # None: all layers have attention
     mixture: Mixture | None = None  # None: every layer has one MLP
@@ -81,6 +92,11 @@ class DecoderConfig:
     def traits(self) -> Family:
         """What distinguishes its family."""
         return FAMILIES[self.family]
+
+    @property
+    def has_plain_attention(self) -> bool:
+        """Whether attention needs what no kernel of an accelerator knows: sliding windows, or a cap of scores."""
+        return self.window is not None or self.caps.scores is not None
 
     @property
     def windowed(self) -> tuple[bool, ...]:
@@ -170,6 +186,7 @@ class DecoderConfig:
             mlp_bias="mlp_bias" in family.bias_fields and fields.flag("mlp_bias", False),
             decides=head is not None,
             multipliers=_multipliers(fields, family, divides=head is None),
+            caps=_caps(fields, of_logits=classes is None) if family.has_caps else NO_CAPS,
             window=window,
             recurrence=read_recurrence(fields) if family.is_hybrid else None,
             mixture=read_mixture(fields, family) if family.is_mixture else None,
@@ -241,9 +258,18 @@ def _multipliers(fields: ConfigurationReader, family: Family, *, divides: bool) 
     return Multipliers(fields.integer("hidden_size") ** 0.5, attention_multiplier=of_queries)
 
 
+_CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+"""The fields of :class:`Caps`, and HuggingFace's defaults."""
+
+
+def _caps(fields: ConfigurationReader, *, of_logits: bool) -> Caps:
+    """Return the limits of a model, where null means that there is none. of_logits: whether it has such logits."""
+    is_null = {name for name in _CAPS if name in fields.values and name not in fields}
+    scores, logits = (None if name in is_null else fields.number(name, default) for name, default in _CAPS.items())
+    return Caps(scores, logits if of_logits else None)
+
+
 _CHANGES_OF_NUMBERS = {
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
     "use_bidirectional_attention": False,
     "is_causal": True,
     "logit_scale": 1.0,
@@ -269,7 +295,8 @@ def _refuse_what_is_not_implemented(fields: ConfigurationReader, family: Family,
     if not family.has_scalar:
         fields.require("query_pre_attn_scalar", None)
     multipliers = {} if family.has_multipliers else Multipliers._field_defaults
-    for field, unchanged in (_CHANGES_OF_NUMBERS | multipliers).items():
+    caps = {} if family.has_caps else dict.fromkeys(_CAPS)
+    for field, unchanged in (_CHANGES_OF_NUMBERS | multipliers | caps).items():
         fields.require(field, unchanged)
     for bias in ("attention_bias", "mlp_bias"):
         if bias not in family.bias_fields and not family.always_biased:

@@ -46,6 +46,7 @@ class Family:
     norm_offset: float = 0.0  # what is added to the weights of norms
     activation: str = "silu"  # of the MLP's gate, by HuggingFace's name
     is_gemma: bool = False  # embeddings are multiplied by the root of their width
+    has_caps: bool = False  # scores and logits are kept within limits: see Caps
     has_scalar: bool = False  # scores are multiplied by a number of their own
     is_tied: bool = False  # the head is the embedding, of configurations that leave it out
     is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, with more: see fused_tensors
@@ -110,6 +111,20 @@ FAMILIES = {
         bias_fields=frozenset({"attention_bias"}),
         head_dim=256,
         kv_heads=16,
+    ),
+    "gemma2": Family(
+        "Gemma2ForCausalLM",
+        norms=Norms.AROUND,
+        norm_offset=1.0,
+        activation="gelu_pytorch_tanh",
+        is_gemma=True,
+        has_caps=True,
+        has_scalar=True,
+        is_tied=True,
+        bias_fields=frozenset({"attention_bias"}),
+        head_dim=256,
+        kv_heads=4,
+        windows=Windows(4096, pattern=2),
     ),
     "gemma3_text": Family(
         "Gemma3ForCausalLM",

@@ -12,11 +12,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from model.attention.contract import AttentionOutput, PrefixBlocks, multiply, softmax_part, visible
+from model.layers.linear import capped
 
 
 @dataclass(frozen=True, slots=True)
 class DenseAttention:
     """An :class:`model.attention.contract.Attention` without attention to prefix blocks."""
+
+    cap: float | None = None  # of scores, see model.layers.linear.capped
 
     def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
         B, Q, H, D = queries.shape
@@ -26,7 +29,7 @@ class DenseAttention:
 
         def head(index: Array) -> AttentionOutput:
             scores = multiply("bqd,bsd->bqs", queries[:, :, index], keys[:, :, index // (H // K)]) * D**-0.5
-            scores = jnp.where(mask == 1, scores, -jnp.inf)
+            scores = jnp.where(mask == 1, capped(scores, self.cap), -jnp.inf)
             return softmax_part(scores, values[:, :, index // (H // K)], "bqs,bsd->bqd")
 
         attended = lax.map(head, jnp.arange(H, dtype=jnp.int32))

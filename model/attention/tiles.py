@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from model.attention.contract import AttentionOutput, PrefixBlocks, multiply, softmax_part, visible
-from model.layers.linear import from_pool_dtype
+from model.layers.linear import capped, from_pool_dtype
 
 NEVER = 2**30
 """A token behind all others."""
@@ -32,11 +32,12 @@ class TiledAttention:
     query_block: int = 256  # queries of a tile at most, so that its scores stay in a core's cache
     key_block: int = 256  # keys of a tile at most
     differentiable: bool = False  # visit all tiles: loops with computed bounds have no reverse-mode derivative
+    cap: float | None = None  # of scores, see model.layers.linear.capped
 
     def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
         Q, (S, K) = queries.shape[1], keys.shape[1:3]
         if max(Q, S) <= self.one_tile:
-            return _one_tile(queries, keys, values, ranges)
+            return _one_tile(queries, keys, values, ranges, self.cap)
         block = _block(S, self.key_block)
         key_tiles, value_tiles = _key_tiles(keys, block), _key_tiles(values, block).swapaxes(3, 4)
 
@@ -95,7 +96,7 @@ class TiledAttention:
 
             def visit(key_number: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
                 keys, values = tile(sequence, key_number)
-                scores = multiply("kqd,kds->kqs", tiles[index], keys) * D**-0.5
+                scores = capped(multiply("kqd,kds->kqs", tiles[index], keys) * D**-0.5, self.cap)
                 positions = key_number * block + jnp.arange(block, dtype=jnp.int32)
                 return so_far.add(jnp.where(visible(row_ranges, positions), scores, -jnp.inf), values)
 
@@ -175,11 +176,11 @@ def active_tiles(ranges: Array, query_block: int, key_block: int, key_blocks: in
     return seen.reshape(ranges.shape[0], -1, query_block * ranges.shape[2], key_blocks).any(axis=2)
 
 
-def _one_tile(queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
+def _one_tile(queries: Array, keys: Array, values: Array, ranges: Array, cap: float | None) -> AttentionOutput:
     """Return attention of all sequences and heads in one tile."""
     B, Q, H, D = queries.shape
     S, K = keys.shape[1:3]
-    scores = multiply("bqkgd,bskd->bkgqs", queries.reshape(B, Q, K, H // K, D), keys) * D**-0.5
+    scores = capped(multiply("bqkgd,bskd->bkgqs", queries.reshape(B, Q, K, H // K, D), keys) * D**-0.5, cap)
     seen = visible(ranges, jnp.arange(S, dtype=jnp.int32))  # [1 or B, Q, S]
     attended = softmax_part(jnp.where(seen[:, None, None], scores, -jnp.inf), values, "bkgqs,bskd->bkgqd")
     return AttentionOutput(*(jnp.moveaxis(array, 3, 1).reshape(B, Q, H, *array.shape[4:]) for array in attended))

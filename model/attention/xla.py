@@ -19,14 +19,19 @@ from model.attention.contract import (
     multiply,
 )
 from model.attention.tiles import NEVER, OnlineSoftmax, TiledAttention
-
-_TILES = TiledAttention(query_block=128, key_block=128)
-"""The attention of items and of packed sequences. The slot of an item is a part of one tile, or whole tiles."""
+from model.layers.linear import capped
 
 
 @dataclass(frozen=True, slots=True)
 class XLAAttention(PlainProducts):
     """A :class:`model.attention.contract.WholeStepAttention`."""
+
+    cap: float | None = None  # of scores, see model.layers.linear.capped
+
+    @property
+    def _tiles(self) -> TiledAttention:
+        """The attention of items and of packed sequences. The slot of an item is a part of one tile, or whole tiles."""
+        return TiledAttention(query_block=128, key_block=128, cap=self.cap)
 
     def prefix(self, prefixes: StepPrefixes) -> AttendPrefix:
         block_tokens, table, counts, ends, begins = prefixes
@@ -48,6 +53,7 @@ class XLAAttention(PlainProducts):
                 def visit(index: Array, so_far: OnlineSoftmax) -> OnlineSoftmax:
                     block = table[number, index]
                     scores = multiply("kqd,ksd->kqs", tiled[number], pool_keys[layer, :, block]) * D**-0.5
+                    scores = capped(scores, self.cap)
                     places = index * block_tokens + jnp.arange(block_tokens, dtype=jnp.int32)
                     seen = places < tile_ends if begins is None else (places < tile_ends) & (places >= tile_begins)
                     return so_far.add(jnp.where(seen, scores, -jnp.inf), pool_values[layer, :, block])
@@ -72,7 +78,7 @@ class XLAAttention(PlainProducts):
             queries: Array, keys: Array, values: Array, pool_keys: Array, pool_values: Array, layer: Array
         ) -> AttentionOutput:
             in_slots = [part[items.rows][None] for part in (queries, keys, values)]
-            attended = _TILES.attend(in_slots[0], in_slots[1], in_slots[2], ranges)
+            attended = self._tiles.attend(in_slots[0], in_slots[1], in_slots[2], ranges)
             own = AttentionOutput(*(jnp.take(part[0], items.slots, axis=0, mode="clip") for part in attended))
             return merge(attend_prefix(queries, pool_keys, pool_values, layer), own)
 
@@ -80,7 +86,7 @@ class XLAAttention(PlainProducts):
 
     def packed(self, ranges: Array) -> AttendPacked:
         def attend(queries: Array, keys: Array, values: Array) -> AttentionOutput:
-            attended = _TILES.attend(queries[None], keys[None], values[None], ranges[None])
+            attended = self._tiles.attend(queries[None], keys[None], values[None], ranges[None])
             return AttentionOutput(attended.out[0], attended.log_sum_exp[0])
 
         return attend

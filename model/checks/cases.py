@@ -51,9 +51,10 @@ def head_states(width: int) -> Floats:
 
 
 def random_queries(random: Generator, decoder: ServedDecoder, rows: int) -> npt.NDArray[Any]:
-    """Return queries [rows, H, D] in the weights' dtype."""
+    """Return queries [rows, H, D] in the weights' dtype. Where scores have a cap, many would be over it."""
     config = decoder.config
-    return (QUERY_SCALE * normal(random, rows, config.query_heads, config.head_dim)).astype(decoder.dtype)
+    scale = max(QUERY_SCALE, config.caps.scores or 0.0)
+    return (scale * normal(random, rows, config.query_heads, config.head_dim)).astype(decoder.dtype)
 
 
 def random_key_values(
@@ -73,4 +74,4 @@ def attended(
 ) -> ReferenceAttention:
     """Return NumPy's attention of arrays in the weights' dtype; visible: which keys each query sees, [Q, S]."""
     one, two, three = (part.astype(np.float32) for part in (queries, keys, values))
-    return attend(one, two, three, visible, decoder.dtype)
+    return attend(one, two, three, visible, decoder.dtype, decoder.config.caps.scores)

@@ -161,8 +161,13 @@ def _heads(layer: Layer, projected: Floats, norm: Norm | None) -> Floats:
     return normed(projected.reshape(shape), norm)
 
 
-def attend(queries: Floats, keys: Floats, values: Floats, visible: Mask, dtype: DTypeLike) -> ReferenceAttention:
-    """Return attention of every query head to the key head of its group; visible: [Q, S]; dtype: of the weights."""
+def attend(
+    queries: Floats, keys: Floats, values: Floats, visible: Mask, dtype: DTypeLike, cap: float | None
+) -> ReferenceAttention:
+    """Return attention of every query head to the key head of its group.
+
+    visible: [Q, S]; dtype: of the weights; cap: of scores.
+    """
     queries, keys, values = (rounded(part, dtype) for part in (queries, keys, values))
     group = queries.shape[1] // keys.shape[1]
     out = np.zeros(queries.shape, np.float32)
@@ -170,13 +175,18 @@ def attend(queries: Floats, keys: Floats, values: Floats, visible: Mask, dtype: 
     seeing = visible.any(axis=1)
     for head in range(queries.shape[1]):
         scores = multiply(queries[seeing, head], keys[:, head // group].T) / np.float32(np.sqrt(queries.shape[-1]))
-        scores = np.where(visible[seeing], scores, np.float32(-np.inf))
+        scores = np.where(visible[seeing], capped(scores, cap), np.float32(-np.inf))
         peak = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - peak)
         total = weights.sum(axis=1, keepdims=True)
         out[seeing, head] = multiply(rounded(weights, dtype), values[:, head // group]) / total
         log_sum_exp[seeing, head] = (peak + np.log(total))[:, 0]
     return ReferenceAttention(out, log_sum_exp)
+
+
+def capped(values: Floats, cap: float | None) -> Floats:
+    """Return values that a hyperbolic tangent keeps between a number and its negative; None: as they are."""
+    return values if cap is None else np.float32(cap) * np.tanh(values / np.float32(cap))
 
 
 def merge(one: ReferenceAttention, other: ReferenceAttention) -> ReferenceAttention:
@@ -293,7 +303,7 @@ def label_logits(decoder: ServedDecoder, hidden: Floats, labels: TokenIds) -> Fl
     """Return the logits of some token ids, [T, labels], for final states [T, width]."""
     kernel = _head_kernel(decoder)
     entering = rounded(final_normed(decoder, hidden), kernel.dtype)
-    return _biased(multiply(entering, kernel[:, labels].astype(np.float32)), decoder, labels)
+    return _head_output(multiply(entering, kernel[:, labels].astype(np.float32)), decoder, labels)
 
 
 class OverVocabulary(NamedTuple):
@@ -313,7 +323,7 @@ def over_vocabulary(decoder: ServedDecoder, hidden: Floats) -> OverVocabulary:
     highest, second = np.zeros(len(hidden), np.int32), np.full(len(hidden), -np.inf, np.float32)
     for first in range(0, kernel.shape[1], COLUMNS):
         columns = slice(first, first + COLUMNS)
-        logits = _biased(multiply(entering, kernel[:, columns].astype(np.float32)), decoder, columns)
+        logits = _head_output(multiply(entering, kernel[:, columns].astype(np.float32)), decoder, columns)
         higher = np.maximum(peak, logits.max(axis=1, keepdims=True))
         total = total * np.exp(peak - higher) + np.exp(logits - higher).sum(axis=1, keepdims=True)
         best = np.sort(np.concatenate([peak, second[:, None], logits], axis=1), axis=1)
@@ -328,9 +338,10 @@ def _head_kernel(decoder: ServedDecoder) -> npt.NDArray[np.generic]:
     return kernel.T if decoder.head_as_rows else kernel
 
 
-def _biased(logits: Floats, decoder: ServedDecoder, columns: TokenIds | slice) -> Floats:
+def _head_output(logits: Floats, decoder: ServedDecoder, columns: TokenIds | slice) -> Floats:
     """Return what the head makes of its products for some columns, [T, columns]."""
-    return logits if len(decoder.head) < 3 else logits + on_host(decoder.head[2])[columns].astype(np.float32)
+    biased = logits if len(decoder.head) < 3 else logits + on_host(decoder.head[2])[columns].astype(np.float32)
+    return capped(biased, decoder.config.caps.logits)
 
 
 def normed(values: Floats, norm: Norm) -> Floats:

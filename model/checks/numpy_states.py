@@ -40,7 +40,8 @@ def final_states(
             # The angles of layers with a window come last, where they differ.
             layer, rotary = decoder.layer(of_kind), of_kinds[-1 if is_windowed else 0]
             seen = within if is_windowed else visible
-            attended = attend(queries(layer, hidden, rotary), *key_values(layer, hidden, rotary), seen, dtype)
+            keys, values = key_values(layer, hidden, rotary)
+            attended = attend(queries(layer, hidden, rotary), keys, values, seen, dtype, config.caps.scores)
             hidden = output_mlp(layer, hidden, attended)
         if shaken:
             hidden *= 1 + last_place * random.standard_normal(hidden.shape, np.float32)

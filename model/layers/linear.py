@@ -49,6 +49,11 @@ class OfStack:
 Weight = Array | OfStack
 
 
+def capped(values: Array, cap: float | None) -> Array:
+    """Return values that are kept between a number and its negative by a hyperbolic tangent; None: as they are."""
+    return values if cap is None else cap * jnp.tanh(values / cap)
+
+
 FEWEST_COLUMNS = 16
 """Columns of a product below which XLA, on some CPUs, computes 64 rows in another way than 256 (jaxlib 0.10, AVX2)."""
 

@@ -44,7 +44,7 @@ class LayerwiseDecoder(DecoderParts):
         super().__init__(decoder)
         self.buckets = buckets
         self.longest = longest
-        self.attention = attention or TiledAttention()
+        self.attention = attention or TiledAttention(cap=decoder.config.caps.scores)
         self._pool_dtype = platform.pool_dtype(self.dtype)
         self.layers = self._apart(self.stacks, self.stack_axes)
         """The weights of each layer with attention."""

@@ -27,7 +27,8 @@ class PackedAttentionKey(ProgramKey[LayerwiseDecoder]):
     dense: bool  # with an explicit mask
 
     def source(self, decoder: LayerwiseDecoder) -> Source:
-        rows, attention = self.logit_rows or self.tokens, DenseAttention() if self.dense else decoder.attention
+        attention = DenseAttention(decoder.config.caps.scores) if self.dense else decoder.attention
+        rows = self.logit_rows or self.tokens
         arguments = decoder.queries(rows), *decoder.key_values(self.tokens), int32(rows, 2, 2)
         return Source(partial(packed_attention, attention), arguments)
 

@@ -19,7 +19,7 @@ from model.checks.cases import HEAD_STATES, head_states, in_turn
 from model.checks.expected import Case, ExpectedOutput
 from model.chips.axes import WHOLE
 from model.chips.vocabulary import OnOneChip, Vocabulary
-from model.layers.linear import project
+from model.layers.linear import capped, project
 from model.programs.decoder import DecoderParts
 from model.programs.kind import Program, ProgramKey, Source, float32, int32
 from scoring.layout import Head, TokenIds
@@ -58,6 +58,7 @@ class HeadKey(ProgramKey[DecoderParts]):
             by_tiles=decoder.heads_by_tiles,
             vocabulary=decoder.outputs,
             top=self.top,
+            cap=decoder.config.caps.logits,
         )
         arguments = (*decoder.head, float32(self.rows, decoder.config.width), int32(self.labels))
         return decoder.source(program, arguments, decoder.head_axes, (WHOLE,) * (3 if self.top else 2))
@@ -91,6 +92,7 @@ def lm_head(
     by_tiles: bool = False,
     vocabulary: Vocabulary = OnOneChip(),  # noqa: B008 (it has no state)
     top: bool = False,
+    cap: float | None = None,
 ) -> Program:
     """(norm weight, kernel, bias of the head if it has one, hidden [R, width], labels int32 [M]) -> label logits and
     log-probabilities, float32 [R, M].
@@ -99,13 +101,17 @@ def lm_head(
     a label, both have the same bits. The log-probabilities are over the whole vocabulary. With :attr:`Head.LOGITS`, the
     logits come from the labels' part of the kernel alone. hidden: before the final norm; kernel: [width, vocabulary],
     or its transpose with ``as_rows``.
-    by_tiles: columns of the kernel are read as a TPU's memory holds them; else gathered.
+    by_tiles: columns of the kernel are read as a TPU's memory holds them; else gathered. cap: of logits, see
+    :func:`model.layers.linear.capped`.
     """
+
+    def made(products: Array, bias: Array | None = None) -> Array:
+        return capped(products if bias is None else products + bias.astype(jnp.float32), cap)
 
     def program(weight: Array, kernel: Array, *others: Array) -> tuple[Array, ...]:
         *bias, hidden, labels = others
         norm: Norm = nnx.merge(norm_graph, nnx.State({"weight": nnx.Param(weight)}))
-        logits = _biased(project(norm(hidden), kernel, transposed=as_rows), *bias)
+        logits = made(project(norm(hidden), kernel, transposed=as_rows), *bias)
         label_logits = vocabulary.pick(labels, lambda ids: jnp.take(logits, ids, axis=1))
         log_sum_exp = vocabulary.log_sum_exp(logits)
         logprobs = label_logits - log_sum_exp
@@ -116,17 +122,13 @@ def lm_head(
         def of_labels(ids: Array) -> Array:
             own_bias = [jnp.take(one, ids) for one in bias]
             if by_tiles and not as_rows:
-                return _biased(project(norm(hidden), _rows_by_tiles(kernel, ids), transposed=True), *own_bias)
+                return made(project(norm(hidden), _rows_by_tiles(kernel, ids), transposed=True), *own_bias)
             own = jnp.take(kernel, ids, axis=0 if as_rows else 1)
-            return _biased(project(norm(hidden), own, transposed=as_rows), *own_bias)
+            return made(project(norm(hidden), own, transposed=as_rows), *own_bias)
 
         return vocabulary.pick(labels, of_labels), logprobs, *of_vocabulary
 
     return program
-
-
-def _biased(products: Array, bias: Array | None = None) -> Array:
-    return products if bias is None else products + bias.astype(jnp.float32)
 
 
 def _rows_by_tiles(kernel: Array, labels: Array) -> Array:

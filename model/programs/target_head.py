@@ -18,7 +18,7 @@ from model.checks.cases import HEAD_STATES, head_states, in_turn
 from model.checks.expected import Case, ExpectedOutput
 from model.chips.axes import WHOLE
 from model.chips.vocabulary import OnOneChip, Vocabulary
-from model.layers.linear import project
+from model.layers.linear import capped, project
 from model.programs.decoder import DecoderParts
 from model.programs.kind import Program, ProgramKey, Source, float32, int32
 from model.programs.label_head import expected_top
@@ -48,7 +48,13 @@ class TargetHeadKey(ProgramKey[DecoderParts]):
         return ids
 
     def source(self, decoder: DecoderParts) -> Source:
-        program = target_head(decoder.norm, as_rows=decoder.head_as_rows, vocabulary=decoder.outputs, top=self.top)
+        program = target_head(
+            decoder.norm,
+            as_rows=decoder.head_as_rows,
+            vocabulary=decoder.outputs,
+            top=self.top,
+            cap=decoder.config.caps.logits,
+        )
         states = float32(self.rows, decoder.config.width)
         arguments = (*decoder.head, states, int32(self.rows, self.targets))
         return decoder.source(program, arguments, decoder.head_axes, (WHOLE,) * (4 if self.top else 2))
@@ -83,18 +89,19 @@ def target_head(
     as_rows: bool,
     vocabulary: Vocabulary = OnOneChip(),  # noqa: B008 (it has no state)
     top: bool = False,
+    cap: float | None = None,
 ) -> Program:
     """(norm weight, kernel, hidden [R, width], targets int32 [R, M]) -> log-probabilities, and whether greedy, [R, M].
 
     Each state has targets of its own. The log-probabilities, float32, are over the whole vocabulary, with the same bits
     as those of :func:`model.programs.label_head.lm_head`. A target is greedy if no token is more probable. With
     ``top``, the most probable token, int32, and its log-probability come behind them, [R, 1] each; if it is a target,
-    both log-probabilities have the same bits. hidden and kernel: as there.
+    both log-probabilities have the same bits. hidden, kernel and cap: as there.
     """
 
     def program(weight: Array, kernel: Array, hidden: Array, targets: Array) -> tuple[Array, ...]:
         norm: Norm = nnx.merge(norm_graph, nnx.State({"weight": nnx.Param(weight)}))
-        logits = project(norm(hidden), kernel, transposed=as_rows)
+        logits = capped(project(norm(hidden), kernel, transposed=as_rows), cap)
         of_targets = vocabulary.pick(targets, lambda ids: jnp.take_along_axis(logits, ids, axis=1))
         highest = vocabulary.highest(logits)
         greedy = of_targets >= highest

@@ -73,7 +73,7 @@ def packed(decoder: StackedDecoder, dense: bool, *arguments: Array) -> tuple[Arr
 
     def attention(reach: int | None) -> AttendPacked:
         seen = ranges[0] if reach is None else ranges[1]
-        return partial(_attend_densely, seen) if dense else decoder.attention.packed(seen)
+        return partial(_attend_densely, decoder.config.caps.scores, seen) if dense else decoder.attention.packed(seen)
 
     attend_packed, rotation = decoder.of_kinds(attention), decoder.rotation(positions)
 
@@ -86,6 +86,6 @@ def packed(decoder: StackedDecoder, dense: bool, *arguments: Array) -> tuple[Arr
     return (hidden,)
 
 
-def _attend_densely(ranges: Array, queries: Array, keys: Array, values: Array) -> AttentionOutput:
-    out, log_sum_exp = DenseAttention().attend(queries[None], keys[None], values[None], ranges[None])
+def _attend_densely(cap: float | None, ranges: Array, queries: Array, keys: Array, values: Array) -> AttentionOutput:
+    out, log_sum_exp = DenseAttention(cap).attend(queries[None], keys[None], values[None], ranges[None])
     return AttentionOutput(out[0], log_sum_exp[0])

@@ -20,6 +20,7 @@ from numpy.random import Generator
 
 from model.attention.contract import StepPrefixes
 from model.checks.expected import Case, ExpectedOutput
+from model.checks.numpy_decoder import capped
 from model.chips.axes import WHOLE
 from model.chips.shares import Shares
 from model.programs.kind import ProgramKey, Source, array, int32
@@ -32,7 +33,7 @@ LONGEST_BYTES = 128 << 20
 """Bytes of the last tile's prefix, at most. If they suffice, it is as long as the longest sequence that is served."""
 
 NEEDLE = 16.0
-"""The score of a needle. That of other keys is near zero."""
+"""The score of a needle, at least: that of the cap of scores, if it is higher. That of other keys is near zero."""
 
 PREFIXES = 2
 """Prefixes of the tiles before the last, in turn."""
@@ -80,7 +81,8 @@ class PrefixAttentionKey(ProgramKey[StackedDecoder]):
             rows = np.flatnonzero(of_row == prefix)
             ends[rows] = _ends(length, size, len(rows), random)
             needles = _needles(ends[rows], length, key_heads, random)
-            looked_for = keys[prefix][needles, np.arange(key_heads)].astype(np.float32) * NEEDLE / np.sqrt(head_dim)
+            score = max(NEEDLE, decoder.config.caps.scores or 0.0) / np.sqrt(head_dim)
+            looked_for = keys[prefix][needles, np.arange(key_heads)].astype(np.float32) * score
             queries[rows] = np.repeat(looked_for, heads // key_heads, axis=1).astype(decoder.dtype)
         begins = np.maximum(ends - (decoder.config.reach if self.windowed else max(lengths)), 0).astype(np.int32)
         table = _table([-(-length // size) for length in lengths], random)
@@ -93,7 +95,7 @@ class PrefixAttentionKey(ProgramKey[StackedDecoder]):
             counts.astype(np.int32),
             *((ends, begins) if self.windowed else (ends,)),
         )
-        expected = _attended(queries, keys, values, of_row, begins, ends)
+        expected = _attended(queries, keys, values, of_row, begins, ends, decoder.config.caps.scores)
         return arguments, tuple(map(ExpectedOutput, expected))
 
 
@@ -125,8 +127,12 @@ def _attended(
     prefix_of: npt.NDArray[np.intp],
     begins: npt.NDArray[np.int32],
     ends: npt.NDArray[np.int32],
+    cap: float | None,
 ) -> tuple[Any, Any]:
-    """Return attention of rows [T, H, D] to what they see of prefixes [S, K, D], and the log-sum-exp of scores."""
+    """Return attention of rows [T, H, D] to what they see of prefixes [S, K, D], and the log-sum-exp of scores.
+
+    cap: of scores.
+    """
     group = queries.shape[1] // keys[0].shape[1]
     out, log_sum_exp = np.empty(queries.shape, np.float32), np.empty(queries.shape[:2], np.float32)
     for prefix in np.unique(prefix_of).tolist():
@@ -135,6 +141,7 @@ def _attended(
         for head in range(queries.shape[1]):
             own_keys, own_values = (part[prefix][:, head // group].astype(np.float32) for part in (keys, values))
             scores = queries[rows, head].astype(np.float32) @ own_keys.T / np.float32(np.sqrt(queries.shape[2]))
+            scores = capped(scores, cap)
             scores[unseen] = -np.inf
             peak = scores.max(axis=1, keepdims=True)
             weights = np.exp(scores - peak)

@@ -18,7 +18,7 @@ from flax import nnx
 from safetensors.numpy import save_file
 
 from demonstration.saving import config_fields
-from model.architecture.config import DecoderConfig, Multipliers
+from model.architecture.config import Caps, DecoderConfig, Multipliers
 from model.architecture.decoder import Decoder
 from model.architecture.experts import ClampedGate, Mixture
 from model.architecture.families import Norms, QKNorm
@@ -116,6 +116,14 @@ VARIANTS = {
     "phi3 with a window": replace(_SMALL, family="phi3", window=Window(40, (True, True))),
     "qwen2 with a window": replace(_SMALL, family="qwen2", window=Window(3, (False, True))),
     "gemma": replace(_SMALL, family="gemma", head_dim=32, multipliers=Multipliers(8.0)),
+    # Caps that are low enough for these scores and logits.
+    "gemma2": replace(
+        _SMALL,
+        family="gemma2",
+        multipliers=Multipliers(8.0, attention_multiplier=24**-0.5),
+        caps=Caps(0.7, 14.0),
+        window=Window(5, (True, False)),
+    ),
     "gemma3": replace(
         _SMALL,
         family="gemma3_text",
@@ -193,6 +201,7 @@ CLASSIFIERS = {
     "mistral with three classes": replace(_SMALL, family="mistral", classes=3),
     "olmo2 with three classes": replace(_SMALL, family="olmo2", classes=3),
     "phi3 with two classes": replace(_SMALL, family="phi3", classes=2),
+    "gemma2 with two classes": replace(VARIANTS["gemma2"], classes=2, caps=Caps(0.7)),
     "gemma3 with three classes": replace(VARIANTS["gemma3"], classes=3, tied=False),
     "olmo3 with two classes": replace(VARIANTS["olmo3"], classes=2, tied=False),
     "qwen35 with three classes": replace(VARIANTS["qwen35"], classes=3, tied=False),

@@ -40,7 +40,7 @@ BIT_EXACT = (Algorithm.SERIAL, Algorithm.PREFILL_EXTEND)
 SHARING = (Algorithm.PREFILL_EXTEND, Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE)
 """Serial scoring is compared with HuggingFace in tests/model/references/test_huggingface_references.py."""
 PACKED = (Algorithm.PACKED_SEGMENT, Algorithm.PACKED_DENSE)
-MODELS = ("untied", "llama3 scaled", "gemma3", "qwen3 moe", "gpt-oss")
+MODELS = ("untied", "llama3 scaled", "gemma2", "gemma3", "qwen3 moe", "gpt-oss")
 EVERY_KIND = (
     ("untied", "float32"),
     pytest.param("untied", "bfloat16", marks=pytest.mark.slow),

@@ -12,7 +12,7 @@ import transformers
 
 from checkpoints.files import CheckpointError
 from demonstration.saving import config_fields, rope_fields
-from model.architecture.config import DecoderConfig
+from model.architecture.config import Caps, DecoderConfig
 from model.architecture.configuration_reader import UnsupportedModelError
 from model.architecture.rope import LinearScaling, Llama3Scaling, LongScaling, Rope, Still, YarnScaling
 from model.architecture.windows import KINDS, Window
@@ -32,6 +32,7 @@ GEMMA3: dict[str, Any] = {
     "rope_parameters": None,
     "rope_theta": None,
 }
+GEMMA2 = config_fields(EVERY["gemma2"]) | {"hidden_act": "gelu_pytorch_tanh"}
 OLMO3 = GEMMA3 | {"model_type": "olmo3", "architectures": ["Olmo3ForCausalLM"], "query_pre_attn_scalar": None}
 GEMMA = config_fields(EVERY["gemma"]) | {"hidden_act": None}
 EXAONE4 = config_fields(EVERY["exaone4"])
@@ -54,6 +55,26 @@ def test_the_rotary_base_is_read_from_its_new_place_first() -> None:
 
 def test_the_rotary_base_is_read_from_its_old_place_too() -> None:
     assert read(rope_theta=7e5, rope_parameters=None, rope_scaling=None).rope == Rope(7e5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Caps(0.7, 14.0)),
+        ({"attn_logit_softcapping": 50, "final_logit_softcapping": None}, Caps(50.0, None)),
+        ({"attn_logit_softcapping": None}, Caps(None, 14.0)),
+        ({"architectures": ["Gemma2ForSequenceClassification"]}, Caps(0.7, None)),
+    ],
+)
+def test_the_caps_of_gemma2_are_read_and_null_means_none(changes: dict[str, Any], expected: Caps) -> None:
+    assert DecoderConfig.from_huggingface(GEMMA2 | changes).caps == expected
+
+
+def test_gemma2_has_huggingfaces_caps_and_windows_where_its_file_names_none() -> None:
+    left_out = ("attn_logit_softcapping", "final_logit_softcapping", "sliding_window", "layer_types")
+    fields = {name: each for name, each in GEMMA2.items() if name not in left_out}
+    config = DecoderConfig.from_huggingface(fields | {"max_position_embeddings": 8192})
+    assert (config.caps, config.window) == (Caps(50.0, 30.0), Window(4096, (True, False)))
 
 
 def test_the_first_llama_checkpoints_name_no_rotary_base_and_no_key_heads() -> None:
@@ -221,6 +242,8 @@ def test_old_and_new_forms_of_the_positions_of_two_kinds_of_layers_are_the_same(
         ({**GRANITE4, "quantization_config": {"quant_method": "mxfp4"}}, "'mxfp4' is not implemented for granitemoe"),
         ({"mlp_bias": True}, "mlp_bias"),
         ({**GEMMA3, "query_pre_attn_scalar": 0}, "query_pre_attn_scalar must be an integer from 1 up"),
+        ({**GEMMA2, "attn_logit_softcapping": 0}, "attn_logit_softcapping must be a positive number"),
+        ({**GEMMA2, "final_logit_softcapping": "30"}, "final_logit_softcapping must be a positive number"),
         ({**GEMMA3, "use_bidirectional_attention": True}, "use_bidirectional_attention True"),
         ({**GEMMA3, "final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
         ({**GEMMA3, "hidden_activation": "silu"}, "hidden_activation 'silu'"),

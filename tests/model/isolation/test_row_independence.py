@@ -39,8 +39,8 @@ WIDE = replace(
             for each in (
                 ("demonstration", "bfloat16"),
                 ("wide", "float32"),
-                *((name, "float32") for name in ("gemma3", "qwen3 moe")),
-                *((name, "bfloat16") for name in ("gemma3", "qwen35", "qwen35 moe", "qwen3 moe", "gpt-oss")),
+                *((name, "float32") for name in ("gemma2", "gemma3", "qwen3 moe")),
+                *((name, "bfloat16") for name in ("gemma2", "gemma3", "qwen35", "qwen35 moe", "qwen3 moe", "gpt-oss")),
             )
         ),
     ],

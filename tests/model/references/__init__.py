@@ -53,8 +53,10 @@ FAMILIES = (
     "olmo2 grouped",
     "olmo3",
     "phi3",
+    "gemma2",
     "gemma3",
     "qwen35",
+    "qwen35 moe",
     "qwen3 moe",
     "gpt-oss",
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax import Array
 
 from model.architecture.decoder import Decoder
 from model.attention.contract import WholeStepAttention
@@ -17,7 +18,7 @@ from model.attention.xla import XLAAttention
 from model.engine import Engine
 from model.executable_table import ExecutableTable
 from model.forward import Extension
-from model.layers.linear import project
+from model.layers.linear import capped, project
 from model.whole_steps import shape
 from model.whole_steps.decoder import Pool, StackedDecoder
 from model.whole_steps.extend import ExtendKey
@@ -47,17 +48,21 @@ class WholeSteps:
 
     decoder: Decoder
     shape: StepShape = SMALL
-    attention: WholeStepAttention = field(default_factory=XLAAttention)
+    attention: WholeStepAttention | None = None  # None: XLA's
 
     def __post_init__(self) -> None:
         recurrence = self.decoder.config.recurrence
         self.shape = replace(self.shape, inputs=0 if recurrence is None else recurrence.inputs)
-        self.stacked = StackedDecoder(self.decoder, self.attention, self.shape)
+        caps = self.decoder.config.caps
+        self.stacked = StackedDecoder(self.decoder, self.attention or XLAAttention(caps.scores), self.shape)
         self._programs = ExecutableTable(self.stacked, WHOLE_STEPS, engines.unchecked)
         self.pool = self.stacked.empty_pool()
-        self._logprobs = jax.jit(
-            lambda hidden: jax.nn.log_softmax(project(self.decoder.model.norm(hidden), self.decoder.head_kernel()))
-        )
+
+        def logprobs(hidden: Array) -> Array:
+            logits = project(self.decoder.model.norm(hidden), self.decoder.head_kernel())
+            return jax.nn.log_softmax(capped(logits, caps.logits))
+
+        self._logprobs = jax.jit(logprobs)
 
     def prefill(self, prefixes: Sequence[Prefix]) -> np.ndarray:
         """Write prefixes into the pool. Returns the hidden states of their last tokens: [prefixes, width]."""

@@ -27,7 +27,7 @@ from tests.model.whole_steps.runs import SMALL, Prefix, WholeSteps, table
 
 FAMILIES = (
     "tied",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma3", "gpt-oss")),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "gemma3", "gpt-oss")),
     *(
         pytest.param(name, marks=pytest.mark.matrix)
         for name in ("untied", "mistral wide heads", "granite", "qwen2 yarn", "llama3 scaled", "llama biased")
@@ -115,7 +115,7 @@ def test_prefill_and_extend_give_the_scores_of_programs_by_layer(name: str, engi
     "name",
     [
         "tied",
-        pytest.param("gemma3", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gemma2", "gemma3")),
         *(pytest.param(name, marks=pytest.mark.matrix) for name in ("granite", "gpt-oss", "qwen3 moe")),
     ],
 )

@@ -111,7 +111,7 @@ class CatalogueModel:
         if platform.memory is None:
             return weights + self.device.prefix_bytes
         block_tokens = platform.block_tokens(platform.step_tokens(settings.step_tokens))
-        head_dim = platform.pool_head_dim(dtype, config.head_dim, has_windows=config.window is not None)
+        head_dim = platform.pool_head_dim(dtype, config.head_dim, plain=config.has_plain_attention)
         of_block = bytes_of_block(config, dtype.itemsize, block_tokens, head_dim)
         longest = -(-self.card.context_length // block_tokens) * of_block
         return int(WEIGHTS_MARGIN * weights) + max(self.device.prefix_bytes, longest)
