@@ -136,7 +136,7 @@ class Platform:
         scores, which none knows.
         """
         served = jnp.dtype(dtype)
-        if plain:
+        if plain or cap is not None:
             return XLAAttention(cap)
         if self.name == "tpu" and served == jnp.bfloat16:
             return TPUAttention(room=LARGE if "lite" in self.device_kind else SMALL)  # as v5e and v6e are called

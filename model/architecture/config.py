@@ -264,8 +264,12 @@ _CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 def _caps(fields: ConfigurationReader, *, of_logits: bool) -> Caps:
     """Return the limits of a model, where null means that there is none. of_logits: whether it has such logits."""
-    is_null = {name for name in _CAPS if name in fields.values and name not in fields}
-    scores, logits = (None if name in is_null else fields.number(name, default) for name, default in _CAPS.items())
+
+    def read(name: str) -> float | None:
+        is_null = name in fields.values and name not in fields
+        return None if is_null else fields.number(name, _CAPS[name])
+
+    scores, logits = map(read, _CAPS)
     return Caps(scores, logits if of_logits else None)
 
 

@@ -49,7 +49,7 @@ class Family:
     has_caps: bool = False  # scores and logits are kept within limits: see Caps
     has_scalar: bool = False  # scores are multiplied by a number of their own
     is_tied: bool = False  # the head is the embedding, of configurations that leave it out
-    is_fused: bool = False  # queries, keys and values are one tensor of a checkpoint, with more: see fused_tensors
+    is_fused: bool = False  # several projections of a layer are one tensor of a checkpoint: see fused_tensors
     has_multipliers: bool = False  # embeddings, scores, what layers add, and logits have factors: see Multipliers
     has_classes: bool = True  # HuggingFace has it with a head for classes, too
     text: str = ""  # what distinguishes the name of that class from the one of a model that takes pictures

@@ -277,7 +277,8 @@ def _ignored(name: str, config: DecoderConfig) -> bool:
     """Return whether a tensor may be in a checkpoint without being used, as in HuggingFace.
 
     Tied checkpoints and those with classes may contain the head of a language model, old Llama checkpoints contain the
-    rotary frequencies, which follow from the configuration, and Qwen3.5's contain a layer that guesses further tokens.
+    rotary frequencies, which follow from the configuration, and those with recurrent layers one that guesses further
+    tokens.
     """
     if config.recurrence is not None and name.startswith("mtp."):
         return True

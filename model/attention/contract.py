@@ -36,7 +36,10 @@ class PrefixBlocks(NamedTuple):
 
 
 class Attention(Protocol):
-    """An implementation of attention. Scores are scaled by ``1 / sqrt(D)``; softmax runs in float32."""
+    """An implementation of attention. Scores are scaled by ``1 / sqrt(D)``; softmax runs in float32.
+
+    One with a cap keeps the scaled scores within it, see :func:`model.layers.linear.capped`.
+    """
 
     def attend(self, queries: Array, keys: Array, values: Array, ranges: Array) -> AttentionOutput:
         """Return attention of queries to the keys in their ranges.
@@ -123,7 +126,8 @@ class WholeStepAttention(Protocol):
     lists of the blocks that a kernel visits, is so computed once for a step.
 
     A step has T rows in tiles of T / tiles rows. All rows of a tile see parts of the same prefix. Scores are scaled by
-    ``1 / sqrt(D)``; softmax runs in float32. H is a multiple of K, and query head h uses key head ``h // (H / K)``.
+    ``1 / sqrt(D)``, and with a cap kept within it; softmax runs in float32. H is a multiple of K, and query head h uses
+    key head ``h // (H / K)``.
     """
 
     def rotation(self, rotary: RotaryEmbedding) -> Rotation:

@@ -33,7 +33,7 @@ LONGEST_BYTES = 128 << 20
 """Bytes of the last tile's prefix, at most. If they suffice, it is as long as the longest sequence that is served."""
 
 NEEDLE = 16.0
-"""The score of a needle, at least: that of the cap of scores, if it is higher. That of other keys is near zero."""
+"""The score of a needle, or the cap of scores if that is higher, before it is capped. Those of others are far lower."""
 
 PREFIXES = 2
 """Prefixes of the tiles before the last, in turn."""

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from model.architecture.experts import EXPERTS
 from model.architecture.stored.tensors import Tensor, Tensors, WeightsError
 
-_OF_ALL = re.compile(rf"(.*\.{EXPERTS}\.)(gate_up_proj|down_proj)(_bias|_blocks|_scales|)")
+_OF_ALL = re.compile(rf"(model\..*\.{EXPERTS}\.)(gate_up_proj|down_proj)(_bias|_blocks|_scales|)")
 _OF_ONE = re.compile(rf"(.*\.{EXPERTS}\.)(\d+)\.(\w+)(\.\w+)")
 _PARTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
-"""The projections whose outputs stand in turn in a tensor."""
+"""The projections that a tensor holds."""
 _ENDS = {"": ".weight", "_bias": ".bias", "_blocks": ".weight_blocks", "_scales": ".weight_scales"}
 """How the names of single experts' tensors end. Decoder and formats of weights know no other names."""
 _OF_KIND = {end: kind for kind, end in _ENDS.items()}

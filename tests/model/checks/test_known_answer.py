@@ -60,8 +60,9 @@ Program = Callable[..., Sequence[Any]]
 class Table:
     """The programs of one model in bf16, which has the widest tolerances, and their checks."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        decoder, _ = weights.load(directory, EVERY[name], "bfloat16")
+    def __init__(self, directory: Path, name: str, **changes: Any) -> None:
+        """changes: of the configuration, which leave the weights as they are."""
+        decoder, _ = weights.load(directory, replace(EVERY[name], **changes), "bfloat16")
         self.decoder = LayerwiseDecoder(decoder, PLATFORM, BUCKETS, longest=2)
         self.checks = ModelChecks(self.decoder, PLATFORM)
         self.executables = ExecutableTable(self.decoder, PLATFORM, engines.unchecked)

@@ -107,6 +107,12 @@ CASES = {
     ),
     "awq of several projections": Case(_AWQ, awq(32), model="phi3"),
     "gptq of recurrent layers": Case(_GPTQ, gptq(4, 32, symmetric=False), RECURRENT, model="qwen35"),
+    "awq of experts beside recurrent layers": Case(
+        _AWQ | {"group_size": -1, "modules_to_not_convert": ["linear_attn", "self_attn", "shared_expert", "mlp.gate"]},
+        awq(None),
+        r".*mlp\.experts\..*_proj",
+        model="qwen3 next",
+    ),
     "fp8 of a shared mlp": Case(
         _FP8 | {"weight_block_size": [32, 48]},
         fp8((32, 48), "weight_scale_inv"),

@@ -50,6 +50,17 @@ def test_loaded_weights_are_those_that_the_numbers_stand_for(
         np.testing.assert_array_equal(found[weight], values.astype(found[weight].dtype))
 
 
+def test_quantised_experts_are_read_beside_a_layer_that_guesses_further_tokens_with_all_of_its_own_in_a_tensor(
+    tmp_path: Path,
+) -> None:
+    config, meant = write_quantised(tmp_path, CASES["awq of experts beside recurrent layers"])
+    tensors = load_file(tmp_path / "model.safetensors")
+    further = {"mtp.layers.0.mlp.experts.gate_up_proj": np.zeros((6, 80, 64), np.float32)}
+    save_file(tensors | further, tmp_path / "model.safetensors")
+    found, _ = load(tmp_path, config)
+    assert found.keys() == meant.keys()
+
+
 @pytest.mark.parametrize("name", ["awq", "mixed"])
 def test_scores_are_those_of_the_plain_checkpoint_with_the_same_weights(name: str, tmp_path: Path) -> None:
     config, meant = write_quantised(tmp_path / "quantised", CASES[name])

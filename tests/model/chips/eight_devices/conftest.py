@@ -30,12 +30,10 @@ MODELS = {
     "six heads": replace(VARIANTS["granite tied"], query_heads=6, kv_heads=3),
     # Layers with a sliding window and with other positions, norms on both sides.
     "windows": VARIANTS["gemma3"],
-    # Recurrent layers, whose channels are those of queries, keys and values.
-    "recurrent": EVERY["qwen35"],
+    # Recurrent layers, whose channels are those of queries, keys and values, and experts with one that all tokens pass.
+    "recurrent": EVERY["qwen35 moe"],
     # Every device has a part of each expert, and the sinks of its heads; the last biases of experts are added once.
     "mixture": VARIANTS["gpt-oss"],
-    # Each has a part of what all tokens pass, too.
-    "recurrent mixture": VARIANTS["qwen35 moe"],
     # Biases in the MLP, and more classes than each device could have the same number of.
     "classes": replace(VARIANTS["llama biased"], classes=7),
 }
@@ -46,7 +44,6 @@ SHARED = [
     ("mixture", 4),
     SIX_HEADS,
     pytest.param("windows", 2, marks=pytest.mark.matrix),
-    pytest.param("recurrent mixture", 2, marks=pytest.mark.matrix),
     pytest.param("classes", 4, marks=pytest.mark.matrix),
 ]
 """Models, and how many devices compute them together."""
