@@ -81,6 +81,18 @@ class Family:
         return self.architecture.replace("ForCausalLM", self.text + SUFFIX) if self.has_classes else None
 
 
+_GEMMA = Family(
+    "GemmaForCausalLM",
+    norm_offset=1.0,
+    activation="gelu_pytorch_tanh",
+    is_gemma=True,
+    is_tied=True,
+    bias_fields=frozenset({"attention_bias"}),
+    head_dim=256,
+    kv_heads=16,
+)
+"""The first Gemma. Later ones are told by what they have besides."""
+
 _QWEN35 = Family(
     "Qwen3_5ForCausalLM",
     qk_norm=QKNorm.HEAD,
@@ -102,42 +114,24 @@ FAMILIES = {
         kv_heads=32,
         windows=Windows(4096, pattern=4, reads_pattern=True, is_still=True),
     ),
-    "gemma": Family(
-        "GemmaForCausalLM",
-        norm_offset=1.0,
-        activation="gelu_pytorch_tanh",
-        is_gemma=True,
-        is_tied=True,
-        bias_fields=frozenset({"attention_bias"}),
-        head_dim=256,
-        kv_heads=16,
-    ),
-    "gemma2": Family(
-        "Gemma2ForCausalLM",
+    "gemma": _GEMMA,
+    "gemma2": replace(
+        _GEMMA,
+        architecture="Gemma2ForCausalLM",
         norms=Norms.AROUND,
-        norm_offset=1.0,
-        activation="gelu_pytorch_tanh",
-        is_gemma=True,
         has_caps=True,
         has_scalar=True,
-        is_tied=True,
-        bias_fields=frozenset({"attention_bias"}),
-        head_dim=256,
         kv_heads=4,
         windows=Windows(4096, pattern=2),
     ),
-    "gemma3_text": Family(
-        "Gemma3ForCausalLM",
+    "gemma3_text": replace(
+        _GEMMA,
+        architecture="Gemma3ForCausalLM",
         qk_norm=QKNorm.HEAD,
         norms=Norms.AROUND,
-        norm_offset=1.0,
-        activation="gelu_pytorch_tanh",
-        is_gemma=True,
         has_scalar=True,
-        is_tied=True,
         text="Text",
-        bias_fields=frozenset({"attention_bias"}),
-        head_dim=256,
+        kv_heads=None,
         windows=Windows(4096, pattern=6, reads_pattern=True, bases=(1_000_000.0, 10_000.0)),
     ),
     "gpt_oss": Family(
