@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.random import Generator
@@ -66,6 +65,4 @@ def prefix_attention(decoder: LayerwiseDecoder, *arguments: Array) -> tuple[Arra
     queries, keys, values, table, *seen = arguments
     ends = seen[0]
     output = decoder.attention.attend_prefix(queries[: len(ends)], PrefixBlocks(keys, values, table), *seen)
-    size = decoder.buckets.padded_rows(len(ends)) - len(ends)
-    log_sum_exp = jnp.pad(output.log_sum_exp, ((0, size), (0, 0)), constant_values=-jnp.inf)
-    return jnp.pad(output.out, ((0, size), (0, 0), (0, 0))), log_sum_exp
+    return decoder.padded(output.out, output.log_sum_exp)
