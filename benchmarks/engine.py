@@ -76,6 +76,9 @@ def main() -> None:
     say(f"bf16 products: {rate:.0f} GFLOP/s")
     found = {}
     for name in options.algorithms:
+        if config.recurrence is not None and name.startswith("packed"):
+            say(f"{name}: left out, since {options.shape} has recurrent layers")
+            continue
         part, repeats = whole, options.repeats
         if name == "serial":
             part, repeats = whole.first(options.serial_items), options.serial_repeats or repeats

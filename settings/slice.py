@@ -24,9 +24,11 @@ class _SecretFiles(PydanticBaseSettingsSource):
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Return the value of a setting, None if no file is named."""
+        if field_name not in SECRETS:
+            return None, field_name, False
         variable = variable_of(field_name)
         environment = {name.upper(): value for name, value in os.environ.items()}  # pydantic-settings ignores case
-        path = environment.get(f"{variable}_FILE", "") if field_name in SECRETS else ""
+        path = environment.get(f"{variable}_FILE")
         if not path:
             return None, field_name, False
         if environment.get(variable):

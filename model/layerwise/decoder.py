@@ -107,7 +107,7 @@ class LayerwiseDecoder(DecoderParts):
     def padded(self, *parts: Array) -> tuple[Array, ...]:
         """Fill arrays [T, ...] up to [I, ...] with their last rows, which nobody reads.
 
-        They are gathered. On a CPU, XLA takes a branch for each number of what it pads, and of all that is fused with it.
+        They are gathered: XLA on a CPU takes a branch for each number that it pads, and for all that is fused with it.
         """
 
         def of(part: Array) -> Array:
