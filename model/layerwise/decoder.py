@@ -105,7 +105,7 @@ class LayerwiseDecoder(DecoderParts):
         return float32(*heads, self.config.head_dim), float32(*heads)
 
     def padded(self, *parts: Array) -> tuple[Array, ...]:
-        """Fill arrays [T, ...] up to [I, ...] with their last rows, which nobody reads.
+        """Fill arrays [T, ...] up to [I, ...] with their last rows, on which no result depends.
 
         They are gathered: XLA on a CPU takes a branch for each number that it pads, and for all that is fused with it.
         """

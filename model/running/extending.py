@@ -34,10 +34,11 @@ class GroupRows:
     shared: Sequence[tuple[ScoreBuffer, int]] = ()  # tokens of the prefix that items of chunks share
     unpaid: tuple[ScoreBuffer, int] | None = None  # those of the item that pays for the prefix
 
-    def by_beginning(self) -> Iterator[GroupRows]:
+    def by_beginning(self, step_tokens: int) -> Iterator[GroupRows]:
         """Yield a part for each number of tokens of the prefix that rows see, whose prefix has only these tokens.
 
-        The first part sees the most, and has the branches. A row of every part pays for what the part computes.
+        The first part sees the most, and has the branches. A row of every part pays for what the part computes, as far
+        as :func:`scoring.planning.folds.shared_tokens` credits it with that.
         """
         if not self.rows and not self.branches:
             yield self
@@ -48,7 +49,9 @@ class GroupRows:
             group = replace(self.group, prefix=self.group.prefix[:begin])
             rows = [row for row in self.rows if row.begin == begin]
             payer = rows[0] if rows else next(branch.end for branch in self.branches if branch.begin == begin)
-            unpaid = self.unpaid if len(begins) == 1 else (payer.buffer, begin)
+            is_short = bool(rows) and len(rows[0].tokens) <= step_tokens
+            credit = begin if is_short else begin // step_tokens * step_tokens
+            unpaid = self.unpaid if len(begins) == 1 else (payer.buffer, credit)
             if begin == most:
                 yield replace(self, group=group, rows=rows, unpaid=unpaid)
             else:
@@ -86,7 +89,7 @@ class Extender:
         """Prefill the prefixes that are not cached, and compute the items behind them."""
         if self._forward.has_states:
             # Between the ends of blocks there is no state to go on from. So what sees less is a prefix of its own.
-            work = [part for one in work for part in one.by_beginning()]
+            work = [part for one in work for part in one.by_beginning(self._forward.shapes.step_tokens)]
             yield from self.serial([part for part in work if not len(part.group.prefix)])
             work = [part for part in work if len(part.group.prefix)]
         for together in self._sharing_steps(work):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 GIVING_WAY_SECONDS = 1.0
-"""How long after a preemption no step is dispatched ahead."""
+"""How long after the end of work that preempted no step is dispatched ahead."""
 
 ACCELERATOR_STEPS = 2
 """Steps that wait for their turn on an accelerator."""
@@ -31,18 +31,18 @@ class Lookahead:
         self._gives_way = gives_way
         self._clock = clock
         self._depth = 0  # how much work is under way: one, and one more for each that preempts another
-        self._preempted_at = float("-inf")
+        self._preempted_at = float("-inf")  # when the last work that preempted other work ended
 
     @contextmanager
     def working(self) -> Iterator[None]:
         """Take notice that work begins and ends. It preempts other work if that has not ended."""
-        if self._depth:
-            self._preempted_at = self._clock()
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
+            if self._depth:
+                self._preempted_at = self._clock()
 
     def steps(self) -> int:
         """Return how many steps may wait behind one that is awaited. Preempting work is short, and may run ahead."""

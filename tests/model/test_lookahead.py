@@ -30,6 +30,7 @@ def test_no_step_is_dispatched_ahead_for_a_while_after_a_preemption() -> None:
         assert lookahead.steps() == 1
         with lookahead.working():
             assert lookahead.steps() == 1, "work that preempts is short"
+            clock.now += 2 * GIVING_WAY_SECONDS
         assert lookahead.steps() == 0
         clock.now += 0.9 * GIVING_WAY_SECONDS
         assert lookahead.steps() == 0

@@ -135,15 +135,13 @@ class Adapter:
             raise WeightsError(f"the adapter {self._directory} does not fit the model: {'; '.join(faults)}")
 
     def merged(self, name: str, rows: slice, weight: Array) -> Array:
-        """Return some rows of a weight, changed by the adapter. weight: these rows of the base."""
+        """Return some rows of a weight, changed by the adapter. weight: these rows of the base. Raises WeightsError."""
         if name in self._whole:
             return np.asarray(self._tensor(self._whole[name])[rows])
         low = self._low.get(name)
         if low is None:
             return weight
-        up = np.asarray(self._tensor(low.up)[rows]).astype(np.float32)
-        down = np.asarray(self._tensors[low.down][...]).astype(np.float32)
-        change: Array = up @ down
+        change: Array = self._factor(low.up, rows) @ self._factor(low.down)
         change *= np.float32(low.scale)
         change += weight.astype(np.float32)
         return change
@@ -156,12 +154,13 @@ class Adapter:
         """Return what the adapter adds to a weight; None if it does not change it.
 
         It is the product of A transposed, [in, rank], and the scaled B transposed, [rank, out], in float32.
+
+        Raises WeightsError.
         """
         low = self._low.get(name)
         if low is None:
             return None
-        down, up = (np.asarray(self._tensor(part)[:]).astype(np.float32) for part in (low.down, low.up))
-        return down.T, up.T * np.float32(low.scale)
+        return self._factor(low.down).T, self._factor(low.up).T * np.float32(low.scale)
 
     def refuse_whole(self) -> None:
         """Raise WeightsError if the adapter replaces weights as a whole, which have no place beside the base."""
@@ -176,6 +175,13 @@ class Adapter:
             digest.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
         digest.update(json.dumps([[name, low.scale] for name, low in self._low.items()]).encode())
         return digest.hexdigest()
+
+    def _factor(self, name: str, rows: slice = slice(None)) -> Array:
+        """Return some rows of a factor in float32. Raises WeightsError where one has NaN: all scores would have it."""
+        factor = np.asarray(self._tensor(name)[rows]).astype(np.float32)
+        if not np.isfinite(factor).all():
+            raise WeightsError(f"the adapter {self._directory} has NaN or an infinity in {name}")
+        return factor
 
     def _tensor(self, name: str) -> Tensor:
         return self._parts.get(name) or self._tensors[name]

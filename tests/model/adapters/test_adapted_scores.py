@@ -189,6 +189,18 @@ def test_what_can_only_be_merged_is_refused_by_name(
         scores(engine, groups(name, "mine"))
 
 
+def test_an_adapter_with_nan_is_left_out_and_the_others_are_served(
+    checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    random_adapter(tmp_path / "first", EVERY[NAME], 1, size=float("nan"))
+    random_adapter(tmp_path / "second", EVERY[NAME], 2)
+    engine = engines.load(checkpoint(NAME), "float32", adapters=tmp_path, step_tokens=STEP)
+    engine.warm_up(lambda *_: None)
+    with pytest.raises(AdapterError, match=r"first.*can't be served: .*NaN"):
+        scores(engine, groups(NAME, "first"))
+    assert scores(engine, groups(NAME, "second")).keys() == {0, 1, 2, 3}
+
+
 def test_a_worker_without_a_folder_of_adapters_says_so(checkpoint: Callable[[str], Path]) -> None:
     engine = engines.load(checkpoint(NAME), "float32")
     with pytest.raises(AdapterError, match="SCORELINE_ADAPTER_FOLDER"):

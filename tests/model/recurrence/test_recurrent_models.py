@@ -105,6 +105,18 @@ def test_usage_says_how_many_tokens_of_the_query_were_computed(engine: Engine) -
         assert sum(ends) + sum(map(len, items)) - scored.cached_tokens == sum(computed)
 
 
+def test_an_item_longer_than_a_step_pays_for_no_more_than_it_is_credited_with(engine: Engine) -> None:
+    """It shares whole steps alone, of which a query of less than a step has none."""
+    random = np.random.RandomState(5)
+    tokens, short, long = (random.randint(0, 90, length).astype(np.int32) for length in (50, 3, STEP + 20))
+    chunks = (
+        ChunkWork(0, Rows.pack([short], [50]), LABELS, Head.LOGPROBS),
+        ChunkWork(1, Rows.pack([long], [49]), LABELS, Head.LOGPROBS),
+    )
+    scored = engine.score([GroupWork("credit", tokens, chunks)], lambda: None)
+    assert [chunk.cached_tokens for chunk in scored] == [0, 0]
+
+
 def test_branches_compute_no_part_of_a_query_that_nothing_reads(checkpoint: Callable[[str], Path]) -> None:
     """Labels of several tokens behind items that see less of the query."""
     random = np.random.RandomState(4)

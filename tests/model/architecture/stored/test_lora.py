@@ -111,6 +111,7 @@ def _without_b(change: Tensors) -> Tensors:
             r"lora_A.weight is \[4, 63",
         ),
         ({}, lambda found: {name: tensor.astype(np.float64) for name, tensor in found.items()}, "has the dtype F64"),
+        ({}, lambda found: {name: tensor * np.inf for name, tensor in found.items()}, "NaN or an infinity in .*q_proj"),
     ],
 )
 def test_what_is_not_implemented_is_refused_by_name(
