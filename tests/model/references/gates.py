@@ -9,8 +9,9 @@ from scipy.special import softmax
 
 FLOAT32_LOGPROBS = 1e-4
 """Largest difference of a float32 log-probability from HuggingFace's float32."""
-OF_PROCESSORS = 5e-5
-"""Largest difference of HuggingFace's float32 log-probabilities from those that it gave on another processor."""
+OF_PROCESSORS = 1e-4
+"""Largest difference of HuggingFace's float32 log-probabilities from those that it gave on another processor. A mixture
+behind recurrent layers was 7.4e-5 off, an Intel with AMX against an AMD without AVX-512."""
 BFLOAT16_LARGEST = 0.02
 BFLOAT16_MEAN = 0.01
 """Largest and mean difference of a bf16 label softmax from HuggingFace's float32. The largest one may also be that of
